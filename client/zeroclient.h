@@ -1,0 +1,215 @@
+/* SPDX-License-Identifier: MIT */
+/* zeroclient.h: a trainer's side of zerod.
+ *
+ * A trainer attaches to the daemon of its rank, registers its model (or matches the one that is
+ * there), fills initial values if the model has none, and then, step after step: gathers layers,
+ * computes, submits gradients, steps. The state lives in the daemons: a trainer that dies is
+ * replaced by one that attaches and goes on from the last committed step.
+ *
+ *     zero_attach(NULL, &client, &detail);
+ *     zero_register(client, &model);
+ *     if (!zero_client_info(client)->filled) { zero_fill(...) for every tensor;
+ * zero_fill_end(client); } for (;;) { for each layer: zero_gather, forward, zero_release for each
+ * layer backwards: zero_gather, zero_window, write gradients, zero_submit, zero_release if
+ * (zero_step(client, &args, &result).code == ZERO_STEP_ABORTED) repeat this step;
+ *     }
+ *     zero_detach(client);
+ *
+ * Owns    a zero_client owns its socket and mappings; every window pointer dies with it.
+ * Thread  gather, prefetch, release, window, submit and their waits may be called from any threads
+ * at once. Everything else on one client: one thread at a time, and not during those. Order   of
+ * layers is free, and may differ between ranks. After zero_step has begun, no gather, window or
+ * submit until it returned. Fails   every call returns a zero_status; zero_error_text has the
+ * sentence. STEP_ABORTED means that the group dropped the step in progress: repeat it, nothing else
+ * is lost. The library never logs, never exits, handles no signals and has no global state. Uses
+ * status, model.
+ */
+#ifndef ZEROCLIENT_H
+#define ZEROCLIENT_H
+
+#include "proto/model.h"
+#include "proto/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define ZERO_API __attribute__((visibility("default")))
+
+typedef struct zero_client zero_client;
+
+enum {
+    ZERO_MAX_BLOB = 65536,    /* bytes of a rank's blob */
+    ZERO_MAX_SCALARS = 8,     /* named scalars a step */
+    ZERO_MAX_SCALAR_NAME = 31 /* bytes, without the NUL */
+};
+
+/* A call that was begun and not yet waited for. At most 48 at once; each must be waited for. */
+typedef struct zero_op {
+    uint32_t slot, generation;
+} zero_op;
+
+/* ---- attach ---------------------------------------------------------------------------------- */
+
+enum zero_role { ZERO_TRAINER, ZERO_OBSERVER };
+
+struct zero_attach_options {
+    const char *socket;  /* path; NULL: the environment variable ZERO_SOCKET */
+    enum zero_role role; /* default ZERO_TRAINER; an observer may only gather and read, see below */
+    uint32_t deadline_ms; /* until the daemon is there and its last trainer is gone; 0: 60000 */
+};
+
+/* Connects. options may be NULL. On failure *out is untouched and *out_detail (or NULL) explains.
+ * BUSY: the rank has a trainer, or the last one's process still lives and may write its windows. */
+ZERO_API zero_status zero_attach(const struct zero_attach_options *options, zero_client **out,
+                                 struct zero_detail *out_detail);
+
+/* Leaves and unmaps everything; a step in progress is aborted for the group. NULL is a no-op. */
+ZERO_API void zero_detach(zero_client *client);
+
+/* The sentence about the calling thread's last failed call on this client; valid until its next. */
+ZERO_API const char *zero_error_text(const zero_client *client);
+
+/* ---- the model ------------------------------------------------------------------------------- */
+
+struct zero_model_spec {
+    const struct zero_layer_spec *layers;
+    size_t layer_count;
+    const char *config; /* DeepSpeed's JSON */
+    size_t config_bytes;
+};
+
+/* Registers the model, or checks that it equals the registered one, and maps it. Returns when every
+ * rank's trainer has registered the same. model NULL: attach to whatever is registered.
+ * MISMATCH (model or config differs from the registered one), CONFLICT (from another rank's),
+ * CONFIG, UNSUPPORTED, NO_MEMORY. */
+ZERO_API zero_status zero_register(zero_client *client, const struct zero_model_spec *model);
+
+struct zero_client_info {
+    uint32_t rank, world, stage;
+    zero_dtype param_dtype, grad_dtype;
+    uint64_t epoch;
+    uint64_t step;     /* committed steps, skipped ones included */
+    uint64_t updates;  /* of these, applied */
+    bool filled;       /* initial values are in */
+    double lr;         /* of the config */
+    double loss_scale; /* multiply the loss by it before backward; 1 unless fp16 */
+    uint64_t train_batch, micro_batch, accumulation;
+    uint32_t layer_count;
+    size_t blob_bytes; /* of the last committed step's blob of this rank */
+};
+
+/* Borrowed; up to date after attach, register and every step. */
+ZERO_API const struct zero_client_info *zero_client_info(const zero_client *client);
+
+/* Where tensor `tensor` of layer `layer` stands in the layer's windows, in elements. */
+ZERO_API zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_t tensor,
+                                       uint64_t *out_offset, uint64_t *out_count);
+
+/* This rank's blob of the last committed step: up to `capacity` bytes; *out_bytes is its size. */
+ZERO_API zero_status zero_blob(const zero_client *client, void *to, size_t capacity,
+                               size_t *out_bytes);
+
+/* ---- initial values and state ------------------------------------------------------------------
+ */
+
+enum zero_fill_source {
+    ZERO_FILL_EVERY_RANK, /* every rank fills the same values, each daemon keeps its part */
+    ZERO_FILL_RANK_0      /* rank 0's trainer fills, the other ranks only call zero_fill_end */
+};
+
+/* `count` fp32 values of a tensor from element `offset` on, in order from 0. */
+ZERO_API zero_status zero_fill(zero_client *client, uint32_t layer, uint32_t tensor,
+                               uint64_t offset, const float *values, uint64_t count);
+/* Chooses the source; before the first zero_fill. Default ZERO_FILL_EVERY_RANK. */
+ZERO_API zero_status zero_fill_from(zero_client *client, enum zero_fill_source source);
+/* Returns when every rank has its values. INVALID_STATE names a tensor that was not filled. */
+ZERO_API zero_status zero_fill_end(zero_client *client);
+
+enum zero_state { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_MAX_MOMENT2, ZERO_PARAM };
+
+/* `count` elements of a tensor's state as fp32, of the last committed step. Moments that the
+ * optimizer does not have: NOT_FOUND. */
+ZERO_API zero_status zero_read(zero_client *client, enum zero_state state, uint32_t layer,
+                               uint32_t tensor, uint64_t offset, float *to, uint64_t count);
+ZERO_API zero_status zero_read_begin(zero_client *client, enum zero_state state, uint32_t layer,
+                                     uint32_t tensor, uint64_t offset, uint64_t count,
+                                     zero_op *out);
+ZERO_API zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t count);
+
+/* ---- a step ------------------------------------------------------------------------------------
+ */
+
+/* *out is the layer's flat vector in the parameter dtype, read-only, stable until the step ends:
+ * tensor t stands at zero_tensor_place elements. Writing to it is SIGSEGV. */
+ZERO_API zero_status zero_gather(zero_client *client, uint32_t layer, const void **out);
+ZERO_API zero_status zero_gather_begin(zero_client *client, uint32_t layer, zero_op *out);
+ZERO_API zero_status zero_gather_wait(zero_client *client, zero_op op, const void **out);
+/* A hint that the layer will be gathered soon. */
+ZERO_API zero_status zero_prefetch(zero_client *client, uint32_t layer);
+ZERO_API zero_status zero_release(zero_client *client, uint32_t layer);
+
+/* *out is where to write the layer's gradients, in the gradient dtype, same places as the
+ * parameters; what lies between tensors is ignored. Contents are undefined: write every element of
+ * every tensor. Blocks while all windows are in use. fp16: gradients of loss * loss_scale. */
+ZERO_API zero_status zero_window(zero_client *client, uint32_t layer, void **out);
+ZERO_API zero_status zero_window_begin(zero_client *client, uint32_t layer, zero_op *out);
+ZERO_API zero_status zero_window_wait(zero_client *client, zero_op op, void **out);
+
+/* Hands the window over; do not touch it again. A layer may be submitted once a micro-step; one
+ * that is not counts as zero. The wait of the pair returns when every rank has reduced it. */
+ZERO_API zero_status zero_submit(zero_client *client, uint32_t layer);
+ZERO_API zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero_op *out);
+ZERO_API zero_status zero_submit_wait(zero_client *client, zero_op op);
+
+struct zero_scalar {
+    char name[ZERO_MAX_SCALAR_NAME + 1];
+    double value;
+};
+
+struct zero_step_args {
+    double lr;        /* NAN: the config's; every rank must give the same */
+    const void *blob; /* committed with the step, comes back on attach; NULL: none */
+    size_t blob_bytes;
+    const struct zero_scalar *scalars; /* the same names on every rank */
+    size_t scalar_count;
+};
+
+enum zero_step_outcome {
+    ZERO_STEP_APPLIED,
+    ZERO_STEP_SKIPPED_OVERFLOW, /* fp16: non-finite gradients, the loss scale took note */
+    ZERO_STEP_SKIPPED_NONFINITE /* any other precision */
+};
+
+struct zero_step_result {
+    uint64_t step, updates; /* after this one */
+    enum zero_step_outcome outcome;
+    uint32_t skipped_in_row;
+    double grad_norm;  /* of the mean gradient, unscaled, before clipping; may be inf or nan */
+    double lr;         /* used */
+    double loss_scale; /* for the next backward */
+    double scalars[ZERO_MAX_SCALARS]; /* the mean over the ranks, added in rank order */
+};
+
+/* One optimizer update of the group, over everything submitted since the last. args may be NULL.
+ * DEADLINE names the rank that is missing; the step is still on its way: call again to wait on. */
+ZERO_API zero_status zero_step(zero_client *client, const struct zero_step_args *args,
+                               struct zero_step_result *out);
+ZERO_API zero_status zero_step_begin(zero_client *client, const struct zero_step_args *args,
+                                     zero_op *out);
+ZERO_API zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_result *out);
+
+/* ---- observers ----------------------------------------------------------------------------------
+ */
+
+/* An observer sees the last committed step between these two calls, through zero_gather and
+ * zero_read; meanwhile the next update waits, for at most zerod.observer_hold_ms. zero_observe_end
+ * says DEADLINE if the time was up, and then what was read since may be of two steps. */
+ZERO_API zero_status zero_observe_begin(zero_client *client);
+ZERO_API zero_status zero_observe_end(zero_client *client);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
