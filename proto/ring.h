@@ -23,7 +23,7 @@
 #include <stdint.h>
 
 enum {
-    ZERO_PROTOCOL = 1,
+    ZERO_PROTOCOL_VERSION = 1,
     ZERO_RING_ENTRIES = 1024, /* a power of two */
     ZERO_RING_SLOTS = 64,
     ZERO_RING_NO_SLOT = 0xffff,

@@ -1,0 +1,132 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/shard/shard.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/base/fail.h"
+#include "daemon/base/log.h"
+
+static zero_status join_texts(struct shard *shard)
+{
+    zero_status s = zero_success();
+    char *layout = zero_layout_text(shard->layout);
+    char *config = zero_config_text(&shard->config);
+    size_t layout_bytes = layout ? strlen(layout) : 0;
+
+    if (layout != NULL && config != NULL)
+        shard->text = malloc(layout_bytes + strlen(config) + 1);
+    if (shard->text == NULL) {
+        s = FAIL(NO_MEMORY, "describe model", "%zu bytes of text", layout_bytes);
+        goto out;
+    }
+    memcpy(shard->text, layout, layout_bytes);
+    strcpy(shard->text + layout_bytes, config);
+out:
+    free(layout);
+    free(config);
+    return s;
+}
+
+static zero_status allocate(struct shard *shard)
+{
+    const struct device_ops *ops = shard->device->ops;
+    zero_status s;
+
+    TRY(s, ops->check_room(shard->device, shard->plan.total));
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        if (shard->plan.bytes[a] != 0)
+            TRY(s, ops->alloc(shard->device, zero_arena_names[a], shard->plan.bytes[a],
+                              &shard->arena[a]));
+    LOG_INFO("%" PRIu64 " parameters, %u layers, stage %u, %s: %" PRIu64 " bytes",
+             shard->layout->count, shard->layout->layer_count, shard->config.stage,
+             zero_dtype_name(shard->config.param_dtype), shard->plan.total);
+out:
+    return s;
+}
+
+zero_status shard_create(struct device *device, uint32_t rank, struct zero_layout *layout,
+                         const struct zero_config *config, struct shard **out)
+{
+    zero_status s;
+    struct zero_detail detail;
+    struct shard *shard = calloc(1, sizeof *shard);
+
+    if (shard == NULL) {
+        zero_layout_destroy(layout);
+        return FAIL(NO_MEMORY, "create shard", "%zu bytes", sizeof *shard);
+    }
+    shard->device = device;
+    shard->rank = rank;
+    shard->layout = layout;
+    shard->config = *config;
+    s = zero_plan_layout(layout, config, &shard->plan, &detail);
+    if (zero_failed(s)) {
+        s = fail_refuse(s.code, "plan memory", "%s", detail.text);
+        goto out;
+    }
+    TRY(s, join_texts(shard));
+    TRY(s, allocate(shard));
+    *out = shard;
+    shard = NULL;
+out:
+    shard_destroy(shard);
+    return s;
+}
+
+void shard_destroy(struct shard *shard)
+{
+    if (shard == NULL)
+        return;
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        shard->device->ops->free(shard->device, &shard->arena[a]);
+    zero_layout_destroy(shard->layout);
+    free(shard->text);
+    free(shard);
+}
+
+bool shard_replicated(const struct shard *shard, enum zero_arena arena)
+{
+    if (arena == ZERO_ARENA_param)
+        return shard->config.stage < 3;
+    return shard->config.stage == 0;
+}
+
+enum zero_arena shard_master(const struct shard *shard)
+{
+    return shard->config.param_dtype == ZERO_FP32 ? ZERO_ARENA_param : ZERO_ARENA_master;
+}
+
+static size_t element_bytes(const struct shard *shard, enum zero_arena arena)
+{
+    return arena == ZERO_ARENA_param ? zero_dtype_bytes(shard->config.param_dtype) : sizeof(float);
+}
+
+void *shard_at(const struct shard *shard, enum zero_arena arena, uint32_t rank, const void *base,
+               uint32_t layer, uint64_t index)
+{
+    const struct zero_layer *l = &shard->layout->layers[layer];
+    uint64_t element = shard_replicated(shard, arena) ? l->flat_offset + index
+                                                      : l->shard_offset + index - rank * l->shard;
+
+    return (char *)(uintptr_t)base + element * element_bytes(shard, arena);
+}
+
+void *shard_own(const struct shard *shard, enum zero_arena arena, uint32_t layer, uint64_t index)
+{
+    return shard_at(shard, arena, shard->rank, shard->arena[arena].base, layer, index);
+}
+
+struct shard_range shard_of_rank(const struct shard *shard, uint32_t rank, uint32_t layer)
+{
+    uint64_t share = shard->layout->layers[layer].shard;
+    return (struct shard_range){ rank * share, (rank + 1) * share };
+}
+
+struct shard_range shard_updated(const struct shard *shard, uint32_t layer)
+{
+    if (shard->config.stage == 0)
+        return (struct shard_range){ 0, shard->layout->layers[layer].flat };
+    return shard_of_rank(shard, shard->rank, layer);
+}

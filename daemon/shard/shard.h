@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* shard.h: which bytes of a model this rank owns, and where they are.
+ *
+ * A place is (layer, index), index counting elements of the layer's flat vector. Replicated arenas
+ * hold every place, sharded ones only those of their rank.
+ *
+ * Owns    the arenas, the layout and the texts it was given.
+ * Thread  immutable once created; the memory belongs to the step worker.
+ * Fails   NO_MEMORY, TOO_LARGE: nothing is left behind.
+ * Uses    base, device.   Used by step, session.
+ */
+#ifndef DAEMON_SHARD_SHARD_H
+#define DAEMON_SHARD_SHARD_H
+
+#include "daemon/device/device.h"
+#include "proto/plan.h"
+
+struct shard {
+    struct device *device; /* borrowed */
+    uint32_t rank;
+    struct zero_layout *layout;
+    struct zero_config config;
+    struct zero_plan plan;
+    char *text; /* layout, then config: equal on every rank */
+    struct device_buf arena[ZERO_ARENA_COUNT];
+};
+
+/* Takes the layout over, also on failure. */
+zero_status shard_create(struct device *device, uint32_t rank, struct zero_layout *layout,
+                         const struct zero_config *config, struct shard **out);
+void shard_destroy(struct shard *shard); /* NULL is a no-op */
+
+/* Does every rank hold all of it? Otherwise its shards only. */
+bool shard_replicated(const struct shard *shard, enum zero_arena arena);
+
+/* Where fp32 weights are: the master arena, or the parameters themselves when they are fp32. */
+enum zero_arena shard_master(const struct shard *shard);
+
+/* Address of a place in an arena of rank `rank` that is mapped at `base`. */
+void *shard_at(const struct shard *shard, enum zero_arena arena, uint32_t rank, const void *base,
+               uint32_t layer, uint64_t index);
+/* The same in this rank's own arena. */
+void *shard_own(const struct shard *shard, enum zero_arena arena, uint32_t layer, uint64_t index);
+
+/* The places of a layer that this rank's optimizer updates: all at stage 0, its shard otherwise. */
+struct shard_range {
+    uint64_t begin, end;
+};
+struct shard_range shard_updated(const struct shard *shard, uint32_t layer);
+/* The places whose gradients this rank sums: its shard. */
+struct shard_range shard_of_rank(const struct shard *shard, uint32_t rank, uint32_t layer);
+
+#endif
