@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: MIT */
+/* engine.h: the state of a rank's step worker, shared by the files of this folder.
+ *
+ * An attempt goes through the phases below; board.h says what the ranks tell each other meanwhile.
+ *
+ *   COLLECTING  the trainer computes and submits; layers are folded as soon as every rank has
+ *               submitted them
+ *   SUMMING     the trainer asked for the step: what is missing counts as zero once all have asked
+ *   SHARING     stage 0: every rank fetches the sums of the others
+ *   VOTED       waits for rank 0's decision
+ *   APPLIED     own shards are updated; waits for the others', fetches them at stages 1 and 2
+ *
+ * Owns    see each field.
+ * Thread  the worker, but for mail (its lock) and stats.
+ * Uses    step.   Used by the files of daemon/step.
+ */
+#ifndef DAEMON_STEP_ENGINE_H
+#define DAEMON_STEP_ENGINE_H
+
+#include <pthread.h>
+
+#include "daemon/step/scaler.h"
+#include "daemon/step/step.h"
+#include "daemon/step/windows.h"
+#include "proto/ring.h"
+
+enum phase { PHASE_COLLECTING, PHASE_SUMMING, PHASE_SHARING, PHASE_VOTED, PHASE_APPLIED };
+
+/* How far a layer's sum is in this attempt: everything before (k, rank) is in. */
+struct fold {
+    uint64_t attempt; /* of what follows; another one: nothing is folded yet */
+    uint32_t k, rank;
+    bool any;  /* the sum holds something */
+    bool open; /* in the list of layers to look at */
+};
+
+/* A call that waits for its answer. */
+struct pending {
+    bool used;
+    enum zero_ring_call call;
+    uint32_t layer;
+    uint64_t k;        /* SUBMIT: which submission */
+    uint64_t deadline; /* ns */
+};
+
+/* A layer's gradient window, as this rank's trainer sees it. */
+enum window_state { WINDOW_FREE, WINDOW_HELD, WINDOW_SUBMITTED };
+struct layer_window {
+    enum window_state state;
+    uint64_t attempt; /* in which it was granted */
+    uint64_t offset;  /* bytes in the window arena */
+    uint32_t k;       /* submissions in this attempt */
+    uint32_t gathers; /* gathered and not released */
+};
+
+struct command {
+    enum { COMMAND_REGISTER, COMMAND_ATTACH, COMMAND_DETACH, COMMAND_OBSERVE, COMMAND_STOP } kind;
+    uint64_t token;
+    struct zero_layout *layout; /* REGISTER: owned */
+    struct zero_config config;
+    uint32_t pid;
+    bool begin;
+};
+
+enum { ENGINE_MAIL = 64 };
+
+struct mail {
+    pthread_mutex_t lock;
+    struct command commands[ENGINE_MAIL];
+    uint32_t command_head, command_count;
+    struct engine_event events[ENGINE_MAIL];
+    uint32_t event_head, event_count;
+    atomic_bool commands_wait; /* so that the worker need not take the lock to look */
+};
+
+struct engine {
+    struct engine_options options;
+    struct device *device;
+    pthread_t thread;
+    struct mail mail;
+    struct device_buf bell_buf, ring_buf;
+    struct zero_bell *bell;
+    struct zero_ring *ring;
+    bool stopping;
+
+    /* the model and the group; NULL until registered */
+    struct shard *shard;
+    struct comm *comm;
+    struct board_head *board;       /* own */
+    struct board_layer *layers;     /* own */
+    double *norms;                  /* own */
+    uint64_t epoch;
+    bool lost;
+
+    /* the attempt */
+    uint64_t attempt;
+    enum phase phase;
+    uint64_t step, updates;
+    uint32_t skipped_in_row;
+    double loss_scale;
+    struct scaler scaler; /* rank 0 decides with it */
+    struct fold *folds;   /* a layer each */
+    uint32_t *open;       /* layers to look at */
+    uint32_t open_count;
+    uint64_t seen[ZERO_MAX_WORLD]; /* entries read of each rank's order log */
+    struct board_vote vote;        /* own, as the trainer asked */
+
+    /* the trainer */
+    bool attached;
+    uint32_t trainer_pid;
+    uint64_t trainer_token, detach_token;
+    bool detaching; /* waits for the outcome of a step that the trainer had asked for */
+    bool broken;    /* its ring is not looked at any more */
+    uint32_t head;  /* next ring entry */
+    struct pending pending[ZERO_RING_SLOTS];
+    uint32_t pending_count;
+    struct layer_window *windows; /* a layer each */
+    struct window_map window_map;
+    struct engine_event deferred; /* of a call without answer; told by the step */
+
+    /* initial values */
+    bool filled;
+    uint64_t *fill_progress; /* elements of each tensor */
+    uint64_t fill_source;    /* 1 + enum zero_fill_source; 0: none chosen */
+    bool fill_asked;         /* the trainer called fill_end */
+
+    /* observers of this rank */
+    uint32_t observers;
+    uint64_t hold_attempt, hold_limit; /* the last a hold of that attempt may last, ns */
+    struct {
+        uint64_t token, deadline;
+    } observe_wait[ENGINE_MAIL];
+    uint32_t observe_wait_count;
+
+    /* blobs: [current] is committed, the other is the asked step's */
+    unsigned char blob[2][ZERO_RING_MAX_BLOB];
+    size_t blob_bytes[2];
+    uint32_t blob_current;
+    struct engine_entry entry;
+
+    struct stats stats;
+    uint64_t step_began_ns, asked_ns;
+    uint64_t step_gathered, step_reduced;
+    uint64_t next_tick_ns;
+};
+
+static inline const struct board_head *engine_board(const struct engine *e, uint32_t rank)
+{
+    return e->comm->peers[rank].board;
+}
+
+static inline uint64_t board_load(const _Atomic uint64_t *word)
+{
+    return atomic_load_explicit((_Atomic uint64_t *)(uintptr_t)word, memory_order_acquire);
+}
+
+/* Sequentially consistent: pairs of these order "I am there" against "is everybody?". */
+static inline uint64_t board_load_ordered(const _Atomic uint64_t *word)
+{
+    return atomic_load((_Atomic uint64_t *)(uintptr_t)word);
+}
+
+void engine_wake_peers(struct engine *e);
+/* Wakes those that said they are listening. */
+void engine_wake_listeners(struct engine *e);
+void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status);
+
+#endif

@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* fill.h: initial values, from every rank's trainer or from rank 0's.
+ *
+ * Values come in fp32 through a staging arena, each tensor from its first element on. With rank 0 as
+ * the source every other rank takes each piece out of rank 0's staging before the next is asked for.
+ * At the end replicas are made equal to their owners' shards, whatever the trainers gave.
+ *
+ * Thread  the worker.
+ * Uses    engine, calls, update.   Used by calls, worker.
+ */
+#ifndef DAEMON_STEP_FILL_H
+#define DAEMON_STEP_FILL_H
+
+#include "daemon/step/engine.h"
+
+void fill_from(struct engine *e, const struct zero_ring_entry *entry);  /* FILL_FROM */
+void fill_piece(struct engine *e, const struct zero_ring_entry *entry); /* FILL */
+void fill_end(struct engine *e, const struct zero_ring_entry *entry);   /* FILL_END */
+
+/* A new trainer fills from the start, unless the last one had ended. */
+void fill_restart(struct engine *e);
+
+/* Goes on with what the peers have; true if anything changed. */
+bool fill_pass(struct engine *e);
+
+#endif

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: MIT */
+/* step.h: the step worker of a rank, as the rest of the daemon sees it.
+ *
+ * One thread does everything that touches state: it reads the trainer's ring, sums gradients, votes,
+ * updates. The loop's thread sends it commands and takes events back.
+ *
+ * Owns    the worker thread, the bell and ring memory, the shard and the comm once a model is there.
+ * Thread  all functions: the loop's thread. `notify` is called on the worker's.
+ * Order   a command's event carries its token; commands of one token are answered in order.
+ * Fails   by events; see the kinds below.
+ * Uses    base, device, comm, shard, kernels.   Used by session, control, main.
+ */
+#ifndef DAEMON_STEP_STEP_H
+#define DAEMON_STEP_STEP_H
+
+#include "daemon/comm/comm.h"
+#include "daemon/shard/shard.h"
+#include "daemon/step/stats.h"
+
+struct engine;
+
+struct engine_options {
+    uint32_t rank, world;
+    const char *dir;
+    struct device *device;
+    const struct comm_ops *comm;
+    int peer_listener;
+    void (*notify)(void *context); /* events are waiting: called on the worker's thread */
+    void *context;
+};
+
+enum engine_event_kind {
+    ENGINE_JOINED,   /* of engine_register: every rank has the model; or the reason why not */
+    ENGINE_ATTACHED, /* of engine_attach: the trainer may use the ring now */
+    ENGINE_DETACHED, /* of engine_detach: what the trainer had begun is decided or dropped */
+    ENGINE_OBSERVED, /* of engine_observe, begin or end */
+    ENGINE_BROKEN,   /* the trainer broke the ring's protocol: end its session */
+    ENGINE_LOST,     /* the group is lost; every call fails from now on */
+};
+
+struct engine_event {
+    enum engine_event_kind kind;
+    uint64_t token;
+    zero_status status;
+    char text[ZERO_DETAIL_BYTES];
+};
+
+/* What a trainer has to know when it attaches. Valid from ENGINE_ATTACHED until the next command. */
+struct engine_entry {
+    uint64_t attempt, epoch, step, updates;
+    bool filled;
+    double loss_scale;
+    size_t blob_bytes;
+    const unsigned char *blob;
+};
+
+zero_status engine_create(const struct engine_options *options, struct engine **out);
+/* Ends the worker and gives all memory back. NULL is a no-op. */
+void engine_destroy(struct engine *engine);
+
+/* Registers a model: creates the arenas and joins the group. Takes the layout over. */
+void engine_register(struct engine *engine, struct zero_layout *layout,
+                     const struct zero_config *config, uint64_t token);
+/* Ends a registration that waits for other ranks. */
+void engine_cancel_register(struct engine *engine);
+void engine_attach(struct engine *engine, uint32_t pid, uint64_t token);
+void engine_detach(struct engine *engine, uint64_t token);
+void engine_observe(struct engine *engine, bool begin, uint64_t token);
+
+bool engine_next_event(struct engine *engine, struct engine_event *out);
+
+/* Of the registered model, from its ENGINE_JOINED on; NULL before. */
+const struct shard *engine_shard(const struct engine *engine);
+const struct engine_entry *engine_entry(const struct engine *engine);
+/* Read-only fd of a rank's parameter arena. Borrowed. */
+int engine_param_fd(const struct engine *engine, uint32_t rank);
+const struct device_buf *engine_ring(const struct engine *engine);
+const struct device_buf *engine_bell(const struct engine *engine);
+const struct stats *engine_stats(const struct engine *engine);
+
+#endif

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/step/wait.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "daemon/base/clock.h"
+
+/* The first rank whose word is not at the attempt; world if all are. */
+static uint32_t behind(const struct engine *e, size_t word_offset)
+{
+    for (uint32_t r = 0; r < e->options.world; r++) {
+        const char *board = (const char *)engine_board(e, r);
+        if (board_load((const _Atomic uint64_t *)(board + word_offset)) < e->attempt)
+            return r;
+    }
+    return e->options.world;
+}
+
+#define BEHIND(e, word) behind((e), offsetof(struct board_head, word))
+
+static struct wait_reason about_rank(const struct engine *e, enum wait_for what, uint32_t rank)
+{
+    struct wait_reason reason = { .what = what, .rank = rank, .step = e->step };
+
+    if (rank < e->options.world)
+        reason.pid = (uint32_t)board_load(&engine_board(e, rank)->trainer_pid);
+    if (what == WAIT_TRAINER && reason.pid == 0)
+        reason.what = WAIT_NO_TRAINER;
+    return reason;
+}
+
+static struct wait_reason wait_for_decision(const struct engine *e)
+{
+    uint32_t rank = BEHIND(e, voted);
+
+    if (rank < e->options.world)
+        return about_rank(e, WAIT_VOTE, rank);
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (board_load(&engine_board(e, r)->hold_until) > clock_ns())
+            return about_rank(e, WAIT_OBSERVER, r);
+    return about_rank(e, WAIT_DECISION, 0);
+}
+
+struct wait_reason wait_for_step(const struct engine *e)
+{
+    uint32_t rank;
+
+    if (e->comm == NULL)
+        return (struct wait_reason){ .what = WAIT_NOTHING };
+    switch (e->phase) {
+    case PHASE_COLLECTING:
+        break;
+    case PHASE_SUMMING:
+        rank = BEHIND(e, asked);
+        if (rank < e->options.world)
+            return about_rank(e, WAIT_TRAINER, rank);
+        return about_rank(e, WAIT_SUMS, e->options.rank);
+    case PHASE_SHARING:
+        return about_rank(e, WAIT_SUMS, BEHIND(e, summed));
+    case PHASE_VOTED:
+        rank = BEHIND(e, asked);
+        return rank < e->options.world ? about_rank(e, WAIT_TRAINER, rank) : wait_for_decision(e);
+    case PHASE_APPLIED:
+        return about_rank(e, WAIT_UPDATE, BEHIND(e, applied));
+    }
+    return (struct wait_reason){ .what = WAIT_NOTHING };
+}
+
+/* A layer of this rank that some other has not submitted as often. */
+static struct wait_reason wait_for_submission(const struct engine *e)
+{
+    for (uint32_t l = 0; l < e->shard->layout->layer_count; l++) {
+        const struct layer_window *window = &e->windows[l];
+        if (window->state != WINDOW_SUBMITTED || window->attempt != e->attempt)
+            continue;
+        for (uint32_t r = 0; r < e->options.world; r++) {
+            const struct board_layer *layer = &board_layers(engine_board(e, r))[l];
+            if (board_load(&layer->submitted) < BOARD_WORD(e->attempt, window->k, 0)) {
+                struct wait_reason reason = about_rank(e, WAIT_SUBMIT, r);
+                reason.layer = l;
+                return reason;
+            }
+        }
+    }
+    return about_rank(e, WAIT_SUMS, e->options.rank);
+}
+
+struct wait_reason wait_for_call(const struct engine *e, const struct pending *pending)
+{
+    switch (pending->call) {
+    case ZERO_CALL_STEP:
+        return wait_for_step(e);
+    case ZERO_CALL_WINDOW:
+    case ZERO_CALL_SUBMIT:
+        return wait_for_submission(e);
+    default:
+        break;
+    }
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (board_load(&engine_board(e, r)->fill_ended) == 0)
+            return about_rank(e, WAIT_FILL, r);
+    return about_rank(e, WAIT_FILL, 0);
+}
+
+void wait_text(const struct wait_reason *reason, const struct zero_layout *layout, char *to,
+               size_t bytes)
+{
+    const char *layer =
+        layout && reason->layer < layout->layer_count ? layout->layers[reason->layer].name : "?";
+    unsigned rank = reason->rank, pid = reason->pid;
+
+    switch (reason->what) {
+    case WAIT_NOTHING:
+        snprintf(to, bytes, "%s", "");
+        break;
+    case WAIT_NO_TRAINER:
+        snprintf(to, bytes, "step %" PRIu64 ": rank %u has no trainer: start one", reason->step,
+                 rank);
+        break;
+    case WAIT_TRAINER:
+        snprintf(to, bytes,
+                 "step %" PRIu64 ": the trainer of rank %u (pid %u) has not asked for the step: it is "
+                 "computing, stopped or hung",
+                 reason->step, rank, pid);
+        break;
+    case WAIT_SUBMIT:
+        snprintf(to, bytes,
+                 "all gradient windows are in use: rank %u (trainer pid %u) has not submitted layer "
+                 "%s; raise zero_optimization.reduce_bucket_size if ranks submit in different orders",
+                 rank, pid, layer);
+        break;
+    case WAIT_SUMS:
+        snprintf(to, bytes, "step %" PRIu64 ": rank %u is still reducing gradients", reason->step,
+                 rank);
+        break;
+    case WAIT_VOTE:
+        snprintf(to, bytes, "step %" PRIu64 ": rank %u has not voted", reason->step, rank);
+        break;
+    case WAIT_DECISION:
+        snprintf(to, bytes, "step %" PRIu64 ": rank 0 has not decided", reason->step);
+        break;
+    case WAIT_OBSERVER:
+        snprintf(to, bytes, "step %" PRIu64 ": an observer of rank %u holds it off", reason->step,
+                 rank);
+        break;
+    case WAIT_UPDATE:
+        snprintf(to, bytes, "step %" PRIu64 ": rank %u has not finished its update", reason->step,
+                 rank);
+        break;
+    case WAIT_FILL:
+        snprintf(to, bytes,
+                 "rank %u (trainer pid %u) has not ended its initial values (zero_fill_end)", rank,
+                 pid);
+        break;
+    }
+}

@@ -1,0 +1,426 @@
+/* SPDX-License-Identifier: MIT */
+/* The worker thread: takes commands, goes round its work, sleeps on the bell. */
+#include <errno.h>
+#include <linux/futex.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fail.h"
+#include "daemon/base/log.h"
+#include "daemon/step/calls.h"
+#include "daemon/step/engine.h"
+#include "daemon/step/fill.h"
+#include "daemon/step/fold.h"
+#include "daemon/step/grant.h"
+#include "daemon/step/model.h"
+#include "daemon/step/observe.h"
+#include "daemon/step/phases.h"
+#include "daemon/step/wait.h"
+
+enum {
+    TICK_NS = 50 * 1000 * 1000, /* deadlines, lost peers and holds are looked at this often */
+    SPIN_ROUNDS = 200,          /* of a whole pass, while a step is on its way and cores are free */
+};
+
+/* ---- mail ---------------------------------------------------------------------------------------- */
+
+void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status)
+{
+    struct mail *mail = &e->mail;
+
+    pthread_mutex_lock(&mail->lock);
+    if (mail->event_count < ENGINE_MAIL) {
+        struct engine_event *event =
+            &mail->events[(mail->event_head + mail->event_count++) % ENGINE_MAIL];
+        *event = (struct engine_event){ .kind = kind, .token = token, .status = status };
+        if (zero_failed(status))
+            memcpy(event->text, fail_detail(), sizeof event->text);
+    } else {
+        LOG_ERROR("an event was lost: the loop does not read them");
+    }
+    pthread_mutex_unlock(&mail->lock);
+    e->options.notify(e->options.context);
+}
+
+bool engine_next_event(struct engine *e, struct engine_event *out)
+{
+    struct mail *mail = &e->mail;
+
+    pthread_mutex_lock(&mail->lock);
+    bool any = mail->event_count > 0;
+    if (any) {
+        *out = mail->events[mail->event_head];
+        mail->event_head = (mail->event_head + 1) % ENGINE_MAIL;
+        mail->event_count--;
+    }
+    pthread_mutex_unlock(&mail->lock);
+    return any;
+}
+
+static void ring_bell(struct zero_bell *bell)
+{
+    atomic_fetch_add(&bell->count, 1);
+    if (atomic_load(&bell->asleep) != 0)
+        syscall(SYS_futex, &bell->count, FUTEX_WAKE, 1, NULL, NULL, 0);
+}
+
+static void send_command(struct engine *e, const struct command *command)
+{
+    struct mail *mail = &e->mail;
+
+    pthread_mutex_lock(&mail->lock);
+    if (mail->command_count < ENGINE_MAIL) {
+        mail->commands[(mail->command_head + mail->command_count++) % ENGINE_MAIL] = *command;
+    } else {
+        LOG_ERROR("a command was lost: the worker does not read them");
+        zero_layout_destroy(command->layout);
+    }
+    atomic_store(&mail->commands_wait, true);
+    pthread_mutex_unlock(&mail->lock);
+    ring_bell(e->bell);
+}
+
+static bool take_command(struct engine *e, struct command *out)
+{
+    struct mail *mail = &e->mail;
+
+    if (!atomic_load(&mail->commands_wait))
+        return false;
+    pthread_mutex_lock(&mail->lock);
+    bool any = mail->command_count > 0;
+    if (any) {
+        *out = mail->commands[mail->command_head];
+        mail->command_head = (mail->command_head + 1) % ENGINE_MAIL;
+        mail->command_count--;
+    }
+    atomic_store(&mail->commands_wait, mail->command_count > 0);
+    pthread_mutex_unlock(&mail->lock);
+    return any;
+}
+
+void engine_wake_peers(struct engine *e)
+{
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (r != e->options.rank)
+            e->comm->ops->wake(e->comm, r);
+}
+
+void engine_wake_listeners(struct engine *e)
+{
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (r != e->options.rank && board_load_ordered(&engine_board(e, r)->listening) != 0)
+            e->comm->ops->wake(e->comm, r);
+}
+
+/* ---- commands ------------------------------------------------------------------------------------ */
+
+static void do_attach(struct engine *e, const struct command *command)
+{
+    struct zero_ring *ring = e->ring;
+
+    memset(ring, 0, sizeof *ring);
+    for (uint32_t i = 0; i < ZERO_RING_ENTRIES; i++)
+        atomic_store_explicit(&ring->entries[i].turn, i, memory_order_relaxed);
+    atomic_store(&ring->attempt, e->attempt);
+    atomic_store(&ring->alive, 1);
+    atomic_store(&ring->resident, e->filled ? 1 : 0);
+    memset(e->pending, 0, sizeof e->pending);
+    e->pending_count = 0;
+    e->head = 0;
+    e->broken = false;
+    e->deferred.status.code = ZERO_OK;
+    for (uint32_t l = 0; l < e->shard->layout->layer_count; l++)
+        e->windows[l].gathers = 0;
+    fill_restart(e);
+    e->attached = true;
+    e->trainer_pid = command->pid;
+    e->trainer_token = command->token;
+    atomic_store(&e->board->trainer_pid, command->pid);
+    e->entry = (struct engine_entry){ .attempt = e->attempt,
+                                      .epoch = e->epoch,
+                                      .step = e->step,
+                                      .updates = e->updates,
+                                      .filled = e->filled,
+                                      .loss_scale = e->loss_scale,
+                                      .blob_bytes = e->blob_bytes[e->blob_current],
+                                      .blob = e->blob[e->blob_current] };
+    engine_post(e, ENGINE_ATTACHED, command->token, zero_success());
+}
+
+static void do_detach(struct engine *e, const struct command *command)
+{
+    if (!e->attached || e->shard == NULL) {
+        engine_post(e, ENGINE_DETACHED, command->token, zero_success());
+        return;
+    }
+    calls_drain(e); /* what a live trainer had said before it left counts */
+    e->attached = false;
+    memset(e->pending, 0, sizeof e->pending);
+    e->pending_count = 0;
+    e->trainer_pid = 0;
+    atomic_store(&e->board->trainer_pid, 0);
+    atomic_store(&e->ring->alive, 0);
+    e->detach_token = command->token;
+    if (e->lost || !phases_abandon(e))
+        engine_post(e, ENGINE_DETACHED, command->token, zero_success());
+    else
+        e->detaching = true; /* the outcome of what it had begun comes first */
+}
+
+static void do_command(struct engine *e, const struct command *command)
+{
+    switch (command->kind) {
+    case COMMAND_REGISTER: {
+        zero_status s = model_join(e, command->layout, &command->config);
+        engine_post(e, ENGINE_JOINED, command->token, s);
+        break;
+    }
+    case COMMAND_ATTACH:
+        do_attach(e, command);
+        break;
+    case COMMAND_DETACH:
+        do_detach(e, command);
+        break;
+    case COMMAND_OBSERVE:
+        if (command->begin)
+            observe_begin(e, command->token);
+        else
+            observe_end(e, command->token);
+        break;
+    case COMMAND_STOP:
+        e->stopping = true;
+        break;
+    }
+}
+
+/* ---- the round ------------------------------------------------------------------------------------- */
+
+static void lose_group(struct engine *e, zero_status s)
+{
+    e->lost = true;
+    stats_set(&e->stats.state, STATE_LOST);
+    if (e->attached)
+        calls_answer_all(e, ZERO_PEER_LOST, fail_detail());
+    if (e->detaching) {
+        e->detaching = false;
+        engine_post(e, ENGINE_DETACHED, e->detach_token, zero_success());
+    }
+    engine_post(e, ENGINE_LOST, 0, s);
+}
+
+static void tick(struct engine *e, uint64_t now)
+{
+    if (now < e->next_tick_ns)
+        return;
+    e->next_tick_ns = now + TICK_NS;
+    if (e->comm == NULL || e->lost)
+        return;
+    zero_status s = e->comm->ops->check(e->comm);
+    if (zero_failed(s)) {
+        lose_group(e, s);
+        return;
+    }
+    if (e->attached)
+        calls_expire(e, now);
+    struct wait_reason reason = wait_for_step(e);
+    stats_set(&e->stats.waiting_rank, reason.rank);
+    stats_set(&e->stats.waiting_layer, reason.pid);
+    stats_set(&e->stats.waiting, reason.what);
+}
+
+/* Everything that can be done now; true if anything was. */
+static bool work(struct engine *e)
+{
+    struct command command;
+    bool any = take_command(e, &command);
+
+    if (any)
+        do_command(e, &command);
+    if (e->comm == NULL)
+        return any;
+    any = calls_drain(e) || any;
+    if (e->lost)
+        return any;
+    any = fill_pass(e) || any;
+    any = fold_pass(e) || any;
+    any = grant_pass(e) || any;
+    any = phases_pass(e) || any;
+    uint64_t now = clock_ns();
+    any = observe_pass(e, now) || any;
+    tick(e, now);
+    return any;
+}
+
+static void sleep_on_bell(struct engine *e, uint32_t count)
+{
+    static const struct timespec most = { .tv_sec = 0, .tv_nsec = TICK_NS };
+
+    syscall(SYS_futex, &e->bell->count, FUTEX_WAIT, count, &most, NULL, 0);
+}
+
+static void *run(void *argument)
+{
+    struct engine *e = argument;
+    struct sched_param batch = { 0 };
+    uint32_t rounds = sysconf(_SC_NPROCESSORS_ONLN) >= (long)e->options.world ? SPIN_ROUNDS : 0;
+
+    /* A batch thread does not push the trainer that wakes it off its core. */
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &batch);
+    for (uint32_t idle = 0; !e->stopping;) {
+        uint32_t count = atomic_load(&e->bell->count);
+        if (work(e)) {
+            idle = 0;
+            continue;
+        }
+        if (e->phase != PHASE_COLLECTING && idle++ < rounds)
+            continue;
+        atomic_store(&e->bell->asleep, 1);
+        if (!work(e))
+            sleep_on_bell(e, count);
+        atomic_store(&e->bell->asleep, 0);
+        idle = 0;
+    }
+    return NULL;
+}
+
+/* ---- life ---------------------------------------------------------------------------------------- */
+
+static size_t whole_pages(size_t bytes)
+{
+    return (bytes + ZERO_PAGE_BYTES - 1) / ZERO_PAGE_BYTES * ZERO_PAGE_BYTES;
+}
+
+/* Signals are the loop's thread's. */
+static int start_thread(struct engine *e)
+{
+    sigset_t all, before;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&e->thread, NULL, run, e);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return error;
+}
+
+static void free_engine(struct engine *e)
+{
+    if (e == NULL)
+        return;
+    e->device->ops->free(e->device, &e->bell_buf);
+    e->device->ops->free(e->device, &e->ring_buf);
+    pthread_mutex_destroy(&e->mail.lock);
+    free(e);
+}
+
+zero_status engine_create(const struct engine_options *options, struct engine **out)
+{
+    zero_status s;
+    struct engine *e = calloc(1, sizeof *e);
+
+    if (e == NULL)
+        return FAIL(NO_MEMORY, "create worker", "%zu bytes", sizeof *e);
+    e->options = *options;
+    e->device = options->device;
+    pthread_mutex_init(&e->mail.lock, NULL);
+    TRY(s, e->device->ops->alloc(e->device, "bell", ZERO_PAGE_BYTES, &e->bell_buf));
+    TRY(s, e->device->ops->alloc(e->device, "ring", whole_pages(sizeof(struct zero_ring)),
+                                 &e->ring_buf));
+    e->bell = e->bell_buf.base;
+    e->ring = e->ring_buf.base;
+    int error = start_thread(e);
+    if (error != 0) {
+        s = FAIL(SYSTEM, "create worker", "thread: %s", strerror(error));
+        goto out;
+    }
+    *out = e;
+    e = NULL;
+out:
+    free_engine(e);
+    return s;
+}
+
+void engine_destroy(struct engine *e)
+{
+    struct command stop = { .kind = COMMAND_STOP };
+
+    if (e == NULL)
+        return;
+    e->options.comm->cancel(true);
+    send_command(e, &stop);
+    pthread_join(e->thread, NULL);
+    struct command left;
+    while (take_command(e, &left))
+        zero_layout_destroy(left.layout);
+    model_leave(e);
+    free_engine(e);
+}
+
+void engine_register(struct engine *e, struct zero_layout *layout, const struct zero_config *config,
+                     uint64_t token)
+{
+    struct command command = {
+        .kind = COMMAND_REGISTER, .token = token, .layout = layout, .config = *config
+    };
+
+    e->options.comm->cancel(false);
+    send_command(e, &command);
+}
+
+void engine_cancel_register(struct engine *e)
+{
+    e->options.comm->cancel(true);
+}
+
+void engine_attach(struct engine *e, uint32_t pid, uint64_t token)
+{
+    struct command command = { .kind = COMMAND_ATTACH, .token = token, .pid = pid };
+    send_command(e, &command);
+}
+
+void engine_detach(struct engine *e, uint64_t token)
+{
+    struct command command = { .kind = COMMAND_DETACH, .token = token };
+    send_command(e, &command);
+}
+
+void engine_observe(struct engine *e, bool begin, uint64_t token)
+{
+    struct command command = { .kind = COMMAND_OBSERVE, .token = token, .begin = begin };
+    send_command(e, &command);
+}
+
+const struct shard *engine_shard(const struct engine *e)
+{
+    return e->shard;
+}
+
+const struct engine_entry *engine_entry(const struct engine *e)
+{
+    return &e->entry;
+}
+
+int engine_param_fd(const struct engine *e, uint32_t rank)
+{
+    return e->comm->peers[rank].param_fd;
+}
+
+const struct device_buf *engine_ring(const struct engine *e)
+{
+    return &e->ring_buf;
+}
+
+const struct device_buf *engine_bell(const struct engine *e)
+{
+    return &e->bell_buf;
+}
+
+const struct stats *engine_stats(const struct engine *e)
+{
+    return &e->stats;
+}
