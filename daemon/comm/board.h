@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* board.h: what a rank tells the others, in memory of its own that they map read-only.
  *
- * Words are 64-bit and carry the attempt they belong to, so a reader can never take an old one for a
- * new one. An attempt is one try at a step: it ends in a decision (apply, skip or abort) and the next
- * has the next number.
+ * Words are 64-bit and carry the attempt they belong to, so a reader can never take an old one for
+ * a new one. An attempt is one try at a step: it ends in a decision (apply, skip or abort) and the
+ * next has the next number.
  *
  *   | head (one page) | layer 0 | layer 1 | ... | norm partials of own shards, in layer order |
  *
@@ -38,18 +38,18 @@ struct board_vote {
 
 /* The group's decision, made by rank 0. Published by `decided`. */
 struct board_decision {
-    uint64_t outcome;     /* enum board_outcome */
-    uint64_t step;        /* committed steps after it */
-    uint64_t updates;     /* applied steps after it: Adam's t */
+    uint64_t outcome; /* enum board_outcome */
+    uint64_t step;    /* committed steps after it */
+    uint64_t updates; /* applied steps after it: Adam's t */
     uint64_t skipped_in_row;
-    double factor;        /* every summed gradient is multiplied by it once */
-    double grad_norm;     /* of the mean gradient, unscaled */
+    double factor;    /* every summed gradient is multiplied by it once */
+    double grad_norm; /* of the mean gradient, unscaled */
     double lr;
-    double next_scale;    /* loss scale of the next step */
-    uint64_t exhausted;   /* overflow at the smallest loss scale */
+    double next_scale;  /* loss scale of the next step */
+    uint64_t exhausted; /* overflow at the smallest loss scale */
     double means[BOARD_SCALARS];
-    uint64_t rank;        /* DISAGREE: who differs from rank 0, */
-    uint64_t scalar;      /* and in which scalar's name; BOARD_SCALARS: in lr */
+    uint64_t rank;   /* DISAGREE: who differs from rank 0, */
+    uint64_t scalar; /* and in which scalar's name; BOARD_SCALARS: in lr */
 };
 
 /* An initial-value piece that rank 0 has in its staging arena. Published by `fill_sent`. */
@@ -59,11 +59,11 @@ struct board_fill {
 
 struct board_head {
     uint64_t magic, version;
-    _Atomic uint64_t attempt;      /* the one this rank is in */
-    _Atomic uint64_t asked;        /* attempt whose step the trainer asked for: submissions are final */
-    _Atomic uint64_t summed;       /* attempt whose gradients are all summed in own shards */
-    _Atomic uint64_t voted;        /* attempt */
-    _Atomic uint64_t applied;      /* attempt whose update is done in own shards */
+    _Atomic uint64_t attempt; /* the one this rank is in */
+    _Atomic uint64_t asked;   /* attempt whose step the trainer asked for: submissions are final */
+    _Atomic uint64_t summed;  /* attempt whose gradients are all summed in own shards */
+    _Atomic uint64_t voted;   /* attempt */
+    _Atomic uint64_t applied; /* attempt whose update is done in own shards */
     _Atomic uint64_t abort_wanted; /* attempt whose trainer died before asking */
     _Atomic uint64_t deciding;     /* rank 0: attempt whose decision may no longer be held off */
     _Atomic uint64_t decided;      /* rank 0: attempt */
@@ -75,20 +75,21 @@ struct board_head {
     _Atomic uint64_t fill_source;  /* 1 + enum zero_fill_source, once known */
     _Atomic uint64_t fill_sent;    /* rank 0: pieces published */
     _Atomic uint64_t fill_taken;   /* pieces of rank 0 copied */
-    _Atomic uint64_t fill_ended;   /* own trainer said that it is done, and own shards are complete */
-    _Atomic uint64_t fill_copied;  /* replicas are equal to their owners' */
+    _Atomic uint64_t fill_ended; /* own trainer said that it is done, and own shards are complete */
+    _Atomic uint64_t fill_copied; /* replicas are equal to their owners' */
     struct board_fill fill;
     struct board_vote vote;
     struct board_decision decision;
 };
 
 struct board_layer {
-    _Atomic uint64_t submitted; /* BOARD_WORD(attempt, k, 0): own trainer's k-th submission is there */
-    uint64_t window_offset;     /* bytes in the window arena; published by `submitted` */
-    _Atomic uint64_t folded;    /* BOARD_WORD(attempt, k, r): own shard has summed everything before
-                                   the k-th submission of rank r */
-    uint64_t order;             /* entry of the order log: layer numbers in order of submission;
-                                   published by `submissions` */
+    _Atomic uint64_t
+        submitted;           /* BOARD_WORD(attempt, k, 0): own trainer's k-th submission is there */
+    uint64_t window_offset;  /* bytes in the window arena; published by `submitted` */
+    _Atomic uint64_t folded; /* BOARD_WORD(attempt, k, r): own shard has summed everything before
+                                the k-th submission of rank r */
+    uint64_t order;          /* entry of the order log: layer numbers in order of submission;
+                                published by `submissions` */
     uint64_t padding[4];
 };
 
@@ -98,7 +99,8 @@ _Static_assert(sizeof(struct board_layer) == 64, "a cache line a layer");
 
 #define BOARD_MAGIC UINT64_C(0x5a45524f424f4152)
 
-/* attempt: 40 bits, k: 16 bits, rank: 8 bits. Words of one attempt compare in order of (k, rank). */
+/* attempt: 40 bits, k: 16 bits, rank: 8 bits. Words of one attempt compare in order of (k, rank).
+ */
 #define BOARD_WORD(attempt, k, rank) \
     ((uint64_t)(attempt) << 24 | (uint64_t)(k) << 8 | (uint64_t)(rank))
 #define BOARD_WORD_ATTEMPT(word) ((word) >> 24)

@@ -23,9 +23,9 @@ struct comm;
 struct comm_group {
     uint32_t rank, world;
     uint64_t epoch;
-    int listener;            /* of this rank's peer socket */
-    const char *dir;         /* where the peers' sockets are */
-    const char *text;        /* model and config: must be equal on every rank */
+    int listener;                    /* of this rank's peer socket */
+    const char *dir;                 /* where the peers' sockets are */
+    const char *text;                /* model and config: must be equal on every rank */
     const struct device_buf *arenas; /* ZERO_ARENA_COUNT of them */
     const struct device_buf *bell;
     uint32_t deadline_ms;

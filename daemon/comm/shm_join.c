@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* How the ranks of one host meet: a SOCK_SEQPACKET connection for each pair, made by the higher rank.
+/* How the ranks of one host meet: a SOCK_SEQPACKET connection for each pair, made by the higher
+ * rank.
  *
- * Each side sends a hello that carries the fds of what it brings, and, once it has every peer's hello,
- * a ready. A rank has joined when it has every peer's ready: so a peer that gave up half-way is
- * noticed by its closed connection, and met again when it comes back.
+ * Each side sends a hello that carries the fds of what it brings, and, once it has every peer's
+ * hello, a ready. A rank has joined when it has every peer's ready: so a peer that gave up half-way
+ * is noticed by its closed connection, and met again when it comes back.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +27,8 @@
 
 enum {
     PEER_PROTOCOL = 1,
-    TICK_MS = 20,                      /* between tries to connect, and looks at cancel */
-    HELLO_FDS = 2 + ZERO_ARENA_COUNT,  /* text, bell, then the arenas that exist */
+    TICK_MS = 20,                     /* between tries to connect, and looks at cancel */
+    HELLO_FDS = 2 + ZERO_ARENA_COUNT, /* text, bell, then the arenas that exist */
     MAX_TEXT = 64 << 20,
 };
 
@@ -48,7 +49,7 @@ struct meeting {
     uint64_t deadline;
     struct state {
         bool said_hello, got_hello, said_ready, got_ready;
-    } *states;
+    } * states;
     int strangers[ZERO_MAX_WORLD]; /* accepted, hello not read yet */
     uint32_t stranger_count;
 };
@@ -177,10 +178,9 @@ static zero_status hear(int socket, struct message *out, int *fds, int *out_coun
 {
     char control[CMSG_SPACE(sizeof(int) * HELLO_FDS)];
     struct iovec part = { out, sizeof *out };
-    struct msghdr header = { .msg_iov = &part,
-                             .msg_iovlen = 1,
-                             .msg_control = control,
-                             .msg_controllen = sizeof control };
+    struct msghdr header = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
+    };
     ssize_t bytes = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
 
     *out_count = bytes < 0 ? 0 : take_fds(&header, fds, HELLO_FDS);
@@ -188,10 +188,11 @@ static zero_status hear(int socket, struct message *out, int *fds, int *out_coun
         return REFUSE(PEER_LOST, "hear peer", "%s", bytes == 0 ? "closed" : strerror(errno));
     if (bytes != (ssize_t)sizeof *out || memcmp(out->magic, "ZRPM", 4) != 0 ||
         out->protocol != PEER_PROTOCOL)
-        return FAIL(VERSION, "hear peer",
-                    "another daemon does not speak peer protocol %d: start the same version of zerod "
-                    "on every rank",
-                    PEER_PROTOCOL);
+        return FAIL(
+            VERSION, "hear peer",
+            "another daemon does not speak peer protocol %d: start the same version of zerod "
+            "on every rank",
+            PEER_PROTOCOL);
     return zero_success();
 }
 
@@ -224,11 +225,12 @@ static zero_status report_difference(const char *mine, const char *theirs, uint3
         mine++, a--;
     while (b > 0 && *theirs == ' ')
         theirs++, b--;
-    return REFUSE(CONFLICT, "compare models",
-                  "rank %u has \"%.*s\" where rank %u has \"%.*s\": every rank must register the same "
-                  "model and config",
-                  rank, a < 160 ? a : 160, a ? mine : "nothing", peer, b < 160 ? b : 160,
-                  b ? theirs : "nothing");
+    return REFUSE(
+        CONFLICT, "compare models",
+        "rank %u has \"%.*s\" where rank %u has \"%.*s\": every rank must register the same "
+        "model and config",
+        rank, a < 160 ? a : 160, a ? mine : "nothing", peer, b < 160 ? b : 160,
+        b ? theirs : "nothing");
 }
 
 static zero_status compare_text(const struct meeting *meeting, const struct message *hello, int fd)
@@ -317,10 +319,11 @@ static zero_status take_hello(struct meeting *meeting, int socket, const struct 
 
     if (hello->kind != HELLO || count < 2 || hello->world != group->world ||
         hello->rank >= group->world || hello->rank == group->rank)
-        return FAIL(CONFLICT, "meet peers",
-                    "a daemon that says it is rank %u of %u wants to join rank %u of %u: start every "
-                    "zerod of the folder with the same --world and its own --rank",
-                    hello->rank, hello->world, group->rank, group->world);
+        return FAIL(
+            CONFLICT, "meet peers",
+            "a daemon that says it is rank %u of %u wants to join rank %u of %u: start every "
+            "zerod of the folder with the same --world and its own --rank",
+            hello->rank, hello->world, group->rank, group->world);
     if (meeting->shm->links[hello->rank].socket != socket) {
         drop_link(meeting, hello->rank);
         meeting->shm->links[hello->rank].socket = socket;

@@ -36,7 +36,8 @@ struct device_ops {
     /* Zeroed, resident memory; bytes is a multiple of the page size. */
     zero_status (*alloc)(struct device *device, const char *name, size_t bytes,
                          struct device_buf *out);
-    void (*free)(struct device *device, struct device_buf *buf); /* absent: no-op; leaves it absent */
+    void (*free)(struct device *device,
+                 struct device_buf *buf); /* absent: no-op; leaves it absent */
     /* Refuses, with numbers, what alloc could only be killed for. */
     zero_status (*check_room)(struct device *device, uint64_t bytes);
 };

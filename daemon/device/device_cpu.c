@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The CPU backend: an arena is a memfd, allocated in full and sealed before anybody else sees it. */
+/* The CPU backend: an arena is a memfd, allocated in full and sealed before anybody else sees it.
+ */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -28,9 +29,10 @@ static zero_status cpu_open(const char *kernels, struct device **out)
                     "ZERO_KERNELS=%s is unknown or cannot run on this CPU; known: %s", kernels,
                     known);
     if (!kernel_float_mode_ok())
-        return FAIL(SYSTEM, "open cpu device",
-                    "the process flushes denormals or does not round to nearest: start zerod without "
-                    "libraries that change the floating-point mode");
+        return FAIL(
+            SYSTEM, "open cpu device",
+            "the process flushes denormals or does not round to nearest: start zerod without "
+            "libraries that change the floating-point mode");
     struct device *device = calloc(1, sizeof *device);
     if (device == NULL)
         return FAIL(NO_MEMORY, "open cpu device", "%zu bytes", sizeof *device);

@@ -57,8 +57,7 @@ void calls_break(struct engine *e, const char *format, ...)
     engine_post(e, ENGINE_BROKEN, e->trainer_token, FAIL(PROTOCOL, "read ring", "%s", text));
 }
 
-void calls_answer(struct engine *e, uint32_t slot, zero_code code, uint64_t value,
-                  const char *text)
+void calls_answer(struct engine *e, uint32_t slot, zero_code code, uint64_t value, const char *text)
 {
     struct zero_ring_slot *to = &e->ring->slots[slot];
 
@@ -141,8 +140,8 @@ void calls_expire(struct engine *e, uint64_t now)
     }
 }
 
-/* Bytes count once for each time a layer that was not gathered is: that is what moves where a gather
- * copies. */
+/* Bytes count once for each time a layer that was not gathered is: that is what moves where a
+ * gather copies. */
 static void handle_gather(struct engine *e, const struct zero_ring_entry *entry)
 {
     const struct zero_layer *layer = &e->shard->layout->layers[entry->layer];

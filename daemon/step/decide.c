@@ -106,7 +106,8 @@ static void decide_step(struct engine *e, struct board_decision *decision)
     const struct zero_config *config = &e->shard->config;
     double total = square_sum(e);
     /* the mean over ranks and micro-steps, unscaled by the scale that backward used */
-    double inverse = 1 / ((double)e->options.world * (double)config->accumulation * e->scaler.scale);
+    double inverse =
+        1 / ((double)e->options.world * (double)config->accumulation * e->scaler.scale);
     bool finite = isfinite(total);
 
     decision->grad_norm = sqrt(total) * inverse;

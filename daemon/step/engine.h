@@ -86,9 +86,9 @@ struct engine {
     /* the model and the group; NULL until registered */
     struct shard *shard;
     struct comm *comm;
-    struct board_head *board;       /* own */
-    struct board_layer *layers;     /* own */
-    double *norms;                  /* own */
+    struct board_head *board;   /* own */
+    struct board_layer *layers; /* own */
+    double *norms;              /* own */
     uint64_t epoch;
     bool lost;
 

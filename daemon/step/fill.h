@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* fill.h: initial values, from every rank's trainer or from rank 0's.
  *
- * Values come in fp32 through a staging arena, each tensor from its first element on. With rank 0 as
- * the source every other rank takes each piece out of rank 0's staging before the next is asked for.
- * At the end replicas are made equal to their owners' shards, whatever the trainers gave.
+ * Values come in fp32 through a staging arena, each tensor from its first element on. With rank 0
+ * as the source every other rank takes each piece out of rank 0's staging before the next is asked
+ * for. At the end replicas are made equal to their owners' shards, whatever the trainers gave.
  *
  * Thread  the worker.
  * Uses    engine, calls, update.   Used by calls, worker.

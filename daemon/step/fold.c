@@ -9,7 +9,8 @@
 
 enum { BLOCK = 8 * ZERO_NORM_CHUNK }; /* elements: sums of a block stay in L1/L2 for its norm */
 
-/* ---- own submissions ----------------------------------------------------------------------------- */
+/* ---- own submissions
+ * ----------------------------------------------------------------------------- */
 
 /* Is every other rank's k-th submission there, or known never to come? Then the peers can fold. */
 static bool completes(const struct engine *e, uint32_t layer, uint32_t k)
@@ -25,8 +26,8 @@ static bool completes(const struct engine *e, uint32_t layer, uint32_t k)
 }
 
 /* Entry n of the log is layer order[n % layers]. A reader has read every entry before it can have
- * folded the layer's last submission, and until then the layer is not submitted again: so an entry is
- * not overwritten before all have read it. */
+ * folded the layer's last submission, and until then the layer is not submitted again: so an entry
+ * is not overwritten before all have read it. */
 static void publish(struct engine *e, uint32_t layer, const struct layer_window *window)
 {
     uint64_t n = atomic_load_explicit(&e->board->submissions, memory_order_relaxed);
@@ -52,7 +53,8 @@ void fold_submit(struct engine *e, const struct zero_ring_entry *entry)
 
     if (e->phase != PHASE_COLLECTING) {
         calls_refuse(e, entry->slot, ZERO_STEP_PENDING,
-                     "submit of layer %s while a step is on its way: wait for the step first", name);
+                     "submit of layer %s while a step is on its way: wait for the step first",
+                     name);
         return;
     }
     if (window->state != WINDOW_HELD) {
@@ -62,7 +64,8 @@ void fold_submit(struct engine *e, const struct zero_ring_entry *entry)
     }
     if (window->k == BOARD_MAX_K) {
         calls_refuse(e, entry->slot, ZERO_TOO_LARGE,
-                     "layer %s was submitted %d times in one step: call zero_step", name, BOARD_MAX_K);
+                     "layer %s was submitted %d times in one step: call zero_step", name,
+                     BOARD_MAX_K);
         return;
     }
     window->k++;
@@ -76,7 +79,8 @@ void fold_submit(struct engine *e, const struct zero_ring_entry *entry)
         engine_wake_peers(e);
 }
 
-/* ---- everybody's submissions --------------------------------------------------------------------- */
+/* ---- everybody's submissions
+ * --------------------------------------------------------------------- */
 
 static struct fold *fold_of(struct engine *e, uint32_t layer)
 {
@@ -151,7 +155,8 @@ static void sum_block(struct engine *e, uint32_t layer, struct shard_range block
     struct zero_segment segment;
     uint32_t cursor = 0;
 
-    while (zero_layout_segment(e->shard->layout, layer, block.begin, block.end, &cursor, &segment)) {
+    while (
+        zero_layout_segment(e->shard->layout, layer, block.begin, block.end, &cursor, &segment)) {
         for (uint32_t i = 0; i < from->count; i++)
             sources[i] = from->windows[i] + segment.begin * grad_bytes;
         const struct comm_reduce op = {
@@ -174,7 +179,8 @@ static double *norms_at(const struct engine *e, uint32_t layer, uint64_t index)
     return e->norms + local / ZERO_NORM_CHUNK;
 }
 
-static void sum_layer(struct engine *e, uint32_t layer, const struct gathered *from, bool accumulate)
+static void sum_layer(struct engine *e, uint32_t layer, const struct gathered *from,
+                      bool accumulate)
 {
     struct shard_range own = shard_of_rank(e->shard, e->options.rank, layer);
     const struct zero_layer *l = &e->shard->layout->layers[layer];

@@ -2,12 +2,12 @@
 /* fold.h: summing submitted gradients into this rank's shards.
  *
  * The sum of a layer is a left fold over (k, rank): first submissions of rank 0, 1, ... N-1, then
- * second ones, ... whatever the order of arrival; so it has the same bits at every stage and in every
- * run. A rank that asked for its step without a k-th submission is left out.
+ * second ones, ... whatever the order of arrival; so it has the same bits at every stage and in
+ * every run. A rank that asked for its step without a k-th submission is left out.
  *
- * Usually a layer's k-th submissions are folded in one pass when the last is there. When a trainer is
- * out of windows its peers also fold incomplete ones, as far as the order allows: that is why ranks
- * may submit in different orders with few windows.
+ * Usually a layer's k-th submissions are folded in one pass when the last is there. When a trainer
+ * is out of windows its peers also fold incomplete ones, as far as the order allows: that is why
+ * ranks may submit in different orders with few windows.
  *
  * Thread  the worker.
  * Uses    engine, calls.   Used by the files of daemon/step.

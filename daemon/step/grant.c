@@ -67,8 +67,8 @@ static bool try_grant(struct engine *e, uint32_t slot, uint32_t layer)
     return true;
 }
 
-/* Tells the peers that this rank's trainer is stuck: they then fold what they can, in order, instead
- * of waiting until all of a layer is there. */
+/* Tells the peers that this rank's trainer is stuck: they then fold what they can, in order,
+ * instead of waiting until all of a layer is there. */
 static void set_pressure(struct engine *e, bool stuck)
 {
     uint64_t wanted = stuck ? e->attempt : 0;

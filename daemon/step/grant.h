@@ -2,7 +2,8 @@
 /* grant.h: lending gradient windows to the trainer, and taking them back when every rank has read
  * them.
  *
- * At stages 0 and 1 every layer has a place of its own; at stages 2 and 3 a bounded arena is shared.
+ * At stages 0 and 1 every layer has a place of its own; at stages 2 and 3 a bounded arena is
+ * shared.
  *
  * Thread  the worker.
  * Uses    engine, calls.   Used by the files of daemon/step.

@@ -50,8 +50,7 @@ void observe_begin(struct engine *e, uint64_t token)
     }
     uint32_t n = e->observe_wait_count++;
     e->observe_wait[n].token = token;
-    e->observe_wait[n].deadline =
-        clock_ns() + (uint64_t)e->shard->config.deadline_ms * 1000000;
+    e->observe_wait[n].deadline = clock_ns() + (uint64_t)e->shard->config.deadline_ms * 1000000;
 }
 
 void observe_end(struct engine *e, uint64_t token)
@@ -64,13 +63,14 @@ void observe_end(struct engine *e, uint64_t token)
         atomic_store(&e->board->hold_until, 0);
         e->comm->ops->wake(e->comm, 0);
     }
-    engine_post(e, ENGINE_OBSERVED, token,
-                late ? REFUSE(DEADLINE, "observe",
-                              "the step was held off for %" PRIu32
-                              " ms (zerod.observer_hold_ms) and went on: what was read may be of two "
-                              "steps",
-                              e->shard->config.observer_hold_ms)
-                     : zero_success());
+    engine_post(
+        e, ENGINE_OBSERVED, token,
+        late ? REFUSE(DEADLINE, "observe",
+                      "the step was held off for %" PRIu32
+                      " ms (zerod.observer_hold_ms) and went on: what was read may be of two "
+                      "steps",
+                      e->shard->config.observer_hold_ms)
+             : zero_success());
 }
 
 bool observe_pass(struct engine *e, uint64_t now)

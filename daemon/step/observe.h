@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* observe.h: observers of this rank hold the next decision off, for a bounded time.
  *
- * A hold is a time on the board. It is set first and then checked against rank 0's `deciding`, which
- * rank 0 sets before it looks at the holds: so either sees the other. In one attempt all holds of a
- * rank together last at most observer_hold_ms; after that observers wait for the next one.
+ * A hold is a time on the board. It is set first and then checked against rank 0's `deciding`,
+ * which rank 0 sets before it looks at the holds: so either sees the other. In one attempt all
+ * holds of a rank together last at most observer_hold_ms; after that observers wait for the next
+ * one.
  *
  * Thread  the worker.
  * Uses    engine.   Used by worker.

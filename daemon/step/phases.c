@@ -14,7 +14,8 @@
 #include "daemon/step/grant.h"
 #include "daemon/step/update.h"
 
-/* ---- the trainer asks ------------------------------------------------------------------------------ */
+/* ---- the trainer asks
+ * ------------------------------------------------------------------------------ */
 
 /* Copies the arguments out of the trainer's reach before anything looks at them. */
 static bool take_arguments(struct engine *e, uint32_t slot)
@@ -33,8 +34,10 @@ static bool take_arguments(struct engine *e, uint32_t slot)
     if (isnan(vote.lr))
         vote.lr = e->shard->config.lr;
     if (!isfinite(vote.lr) || vote.lr < 0) {
-        calls_refuse(e, slot, ZERO_INVALID_ARGUMENT, "learning rate %g: must be finite and not "
-                     "negative, or NAN for the config's", vote.lr);
+        calls_refuse(e, slot, ZERO_INVALID_ARGUMENT,
+                     "learning rate %g: must be finite and not "
+                     "negative, or NAN for the config's",
+                     vote.lr);
         return false;
     }
     memcpy(e->blob[other], from->blob, blob_bytes);
@@ -72,7 +75,8 @@ void phases_ask(struct engine *e, const struct zero_ring_entry *entry)
     calls_defer(e, entry);
 }
 
-/* ---- outcomes -------------------------------------------------------------------------------------- */
+/* ---- outcomes
+ * -------------------------------------------------------------------------------------- */
 
 void phases_begin(struct engine *e)
 {
@@ -110,7 +114,8 @@ static void abort_attempt(struct engine *e, const struct board_decision *decisio
         code = ZERO_CONFLICT;
         if (decision->scalar == BOARD_SCALARS)
             snprintf(text, sizeof text,
-                     "rank %" PRIu64 " asked for another learning rate than rank 0: every rank must "
+                     "rank %" PRIu64
+                     " asked for another learning rate than rank 0: every rank must "
                      "give the same; the step was dropped",
                      decision->rank);
         else
@@ -142,7 +147,8 @@ static void count_step(struct engine *e, const struct board_decision *decision)
     stats_set(&stats->last_gathered_bytes, e->step_gathered);
     stats_set(&stats->last_reduced_bytes, e->step_reduced);
     stats_set_double(&stats->step_time, (double)(now - e->step_began_ns) * 1e-9);
-    stats_set_double(&stats->forward_backward_time, (double)(e->asked_ns - e->step_began_ns) * 1e-9);
+    stats_set_double(&stats->forward_backward_time,
+                     (double)(e->asked_ns - e->step_began_ns) * 1e-9);
     stats_set_double(&stats->parameter_update_time, (double)(now - e->asked_ns) * 1e-9);
     stats_set_double(&stats->loss_scale, decision->next_scale);
     stats_set_double(&stats->grad_norm, decision->grad_norm);
@@ -166,7 +172,7 @@ static void answer_step(struct engine *e, const struct board_decision *decision)
 
     to->step = decision->step;
     to->updates = decision->updates;
-    to->outcome = decision->outcome == BOARD_APPLY               ? 0
+    to->outcome = decision->outcome == BOARD_APPLY            ? 0
                   : e->shard->config.param_dtype == ZERO_FP16 ? 1
                                                               : 2;
     to->skipped_in_row = (uint32_t)decision->skipped_in_row;
@@ -178,7 +184,8 @@ static void answer_step(struct engine *e, const struct board_decision *decision)
         return;
     if (decision->exhausted)
         calls_refuse(e, slot, ZERO_SCALE_EXHAUSTED,
-                     "gradients of step %" PRIu64 " overflow at the smallest loss scale %g: the model "
+                     "gradients of step %" PRIu64
+                     " overflow at the smallest loss scale %g: the model "
                      "or the data has inf or nan, or fp16 is too small for it; state is intact",
                      decision->step - 1, e->shard->config.loss_scale_min);
     else if (limit != 0 && decision->skipped_in_row >= limit)
@@ -208,7 +215,8 @@ static void commit(struct engine *e)
     calls_answer_attempt(e, ZERO_INVALID_STATE, "another thread ended the step");
 }
 
-/* ---- the way there --------------------------------------------------------------------------------- */
+/* ---- the way there
+ * --------------------------------------------------------------------------------- */
 
 static bool all_at(const struct engine *e, size_t word_offset)
 {

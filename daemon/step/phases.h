@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* phases.h: an attempt from the trainer's step call to its outcome. See engine.h for the phases.
  *
- * Nothing of the committed step is overwritten before rank 0's decision is seen; after it every rank
- * goes forward. A rank that has voted never gives up on its own.
+ * Nothing of the committed step is overwritten before rank 0's decision is seen; after it every
+ * rank goes forward. A rank that has voted never gives up on its own.
  *
  * Thread  the worker.
  * Uses    engine, calls, fold, grant, decide, update.   Used by worker, calls.

@@ -29,12 +29,12 @@ static void copy_run(struct engine *e, enum zero_arena arena, uint32_t layer,
                      struct shard_range run, float *to)
 {
     uint64_t share = e->shard->layout->layers[layer].shard;
-    enum kernel_dtype dtype = arena == ZERO_ARENA_param
-                                  ? (enum kernel_dtype)e->shard->config.param_dtype
-                                  : KERNEL_FP32;
+    enum kernel_dtype dtype =
+        arena == ZERO_ARENA_param ? (enum kernel_dtype)e->shard->config.param_dtype : KERNEL_FP32;
 
     for (uint64_t at = run.begin; at < run.end;) {
-        uint32_t rank = shard_replicated(e->shard, arena) ? e->options.rank : (uint32_t)(at / share);
+        uint32_t rank =
+            shard_replicated(e->shard, arena) ? e->options.rank : (uint32_t)(at / share);
         uint64_t end = shard_replicated(e->shard, arena) ? run.end : (at / share + 1) * share;
         end = end < run.end ? end : run.end;
         const void *from =
@@ -67,8 +67,8 @@ void read_state(struct engine *e, const struct zero_ring_entry *entry)
         count > ZERO_STAGING_BYTES / sizeof(float) || staging % sizeof(float) != 0 ||
         staging > ZERO_STAGING_BYTES - count * sizeof(float)) {
         calls_refuse(e, entry->slot, ZERO_INVALID_ARGUMENT,
-                     "no elements %" PRIu64 " + %" PRIu64 " of tensor %" PRIu64 " of layer %s", offset,
-                     count, index, layer->name);
+                     "no elements %" PRIu64 " + %" PRIu64 " of tensor %" PRIu64 " of layer %s",
+                     offset, count, index, layer->name);
         return;
     }
     struct shard_range run = { tensor->offset + offset, tensor->offset + offset + count };

@@ -22,7 +22,8 @@ struct scaler {
 
 void scaler_init(struct scaler *scaler, const struct zero_config *config);
 
-/* Takes note of a step; true if it overflowed while the scale was at its minimum and may not fall. */
+/* Takes note of a step; true if it overflowed while the scale was at its minimum and may not fall.
+ */
 bool scaler_update(struct scaler *scaler, bool overflow);
 
 #endif

@@ -16,14 +16,21 @@
 enum { STATS_SCALARS = 8, STATS_NAME_WORDS = 4 };
 
 /* What a rank is doing. The texts are in stats_state_name. */
-enum stats_state { STATE_EMPTY, STATE_JOINING, STATE_FILLING, STATE_READY, STATE_STEPPING, STATE_LOST };
+enum stats_state {
+    STATE_EMPTY,
+    STATE_JOINING,
+    STATE_FILLING,
+    STATE_READY,
+    STATE_STEPPING,
+    STATE_LOST
+};
 
 struct stats {
     _Atomic uint64_t state, epoch, step, updates, skipped_in_row, attempt;
     _Atomic uint64_t gathered_bytes, reduced_bytes;           /* since start */
     _Atomic uint64_t last_gathered_bytes, last_reduced_bytes; /* of the last step */
-    _Atomic uint64_t last_step_ns;                            /* CLOCK_MONOTONIC of its end; 0: none */
-    _Atomic uint64_t waiting_rank, waiting_layer, waiting;    /* waiting: 0 no, else enum wait_for */
+    _Atomic uint64_t last_step_ns;                       /* CLOCK_MONOTONIC of its end; 0: none */
+    _Atomic uint64_t waiting, waiting_rank, waiting_pid; /* enum wait_for, and whom for */
     _Atomic uint64_t step_time, forward_backward_time, parameter_update_time; /* doubles, seconds */
     _Atomic uint64_t loss_scale, grad_norm, lr;                               /* doubles */
     _Atomic uint64_t scalar_count;

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* step.h: the step worker of a rank, as the rest of the daemon sees it.
  *
- * One thread does everything that touches state: it reads the trainer's ring, sums gradients, votes,
- * updates. The loop's thread sends it commands and takes events back.
+ * One thread does everything that touches state: it reads the trainer's ring, sums gradients,
+ * votes, updates. The loop's thread sends it commands and takes events back.
  *
- * Owns    the worker thread, the bell and ring memory, the shard and the comm once a model is there.
- * Thread  all functions: the loop's thread. `notify` is called on the worker's.
- * Order   a command's event carries its token; commands of one token are answered in order.
- * Fails   by events; see the kinds below.
- * Uses    base, device, comm, shard, kernels.   Used by session, control, main.
+ * Owns    the worker thread, the bell and ring memory, the shard and the comm once a model is
+ * there. Thread  all functions: the loop's thread. `notify` is called on the worker's. Order   a
+ * command's event carries its token; commands of one token are answered in order. Fails   by
+ * events; see the kinds below. Uses    base, device, comm, shard, kernels.   Used by session,
+ * control, main.
  */
 #ifndef DAEMON_STEP_STEP_H
 #define DAEMON_STEP_STEP_H
@@ -45,7 +45,8 @@ struct engine_event {
     char text[ZERO_DETAIL_BYTES];
 };
 
-/* What a trainer has to know when it attaches. Valid from ENGINE_ATTACHED until the next command. */
+/* What a trainer has to know when it attaches. Valid from ENGINE_ATTACHED until the next command.
+ */
 struct engine_entry {
     uint64_t attempt, epoch, step, updates;
     bool filled;

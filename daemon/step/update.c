@@ -29,7 +29,8 @@ static void prepare(const struct zero_config *config, const struct board_decisio
                                  config->optimizer == ZERO_ADAMW, decision->updates);
 }
 
-static float *state_at(const struct engine *e, enum zero_arena arena, uint32_t layer, uint64_t index)
+static float *state_at(const struct engine *e, enum zero_arena arena, uint32_t layer,
+                       uint64_t index)
 {
     if (e->shard->arena[arena].bytes == 0)
         return NULL;
@@ -121,10 +122,10 @@ uint64_t update_fetch(struct engine *e, enum zero_arena arena)
             struct shard_range range = shard_of_rank(e->shard, r, l);
             char *to = shard_own(e->shard, arena, l, range.begin);
             size_t bytes = (size_t)((char *)shard_own(e->shard, arena, l, range.end) - to);
-            e->comm->ops->fetch(e->comm, to,
-                                shard_at(e->shard, arena, r, e->comm->peers[r].arena[arena], l,
-                                         range.begin),
-                                bytes);
+            e->comm->ops->fetch(
+                e->comm, to,
+                shard_at(e->shard, arena, r, e->comm->peers[r].arena[arena], l, range.begin),
+                bytes);
             moved += bytes;
         }
     }

@@ -120,15 +120,17 @@ void wait_text(const struct wait_reason *reason, const struct zero_layout *layou
         break;
     case WAIT_TRAINER:
         snprintf(to, bytes,
-                 "step %" PRIu64 ": the trainer of rank %u (pid %u) has not asked for the step: it is "
+                 "step %" PRIu64
+                 ": the trainer of rank %u (pid %u) has not asked for the step: it is "
                  "computing, stopped or hung",
                  reason->step, rank, pid);
         break;
     case WAIT_SUBMIT:
-        snprintf(to, bytes,
-                 "all gradient windows are in use: rank %u (trainer pid %u) has not submitted layer "
-                 "%s; raise zero_optimization.reduce_bucket_size if ranks submit in different orders",
-                 rank, pid, layer);
+        snprintf(
+            to, bytes,
+            "all gradient windows are in use: rank %u (trainer pid %u) has not submitted layer "
+            "%s; raise zero_optimization.reduce_bucket_size if ranks submit in different orders",
+            rank, pid, layer);
         break;
     case WAIT_SUMS:
         snprintf(to, bytes, "step %" PRIu64 ": rank %u is still reducing gradients", reason->step,

@@ -19,7 +19,7 @@ struct window_map {
     uint32_t count, capacity;
     struct window_range {
         uint64_t offset, bytes;
-    } *used; /* by offset */
+    } * used; /* by offset */
 };
 
 zero_status window_map_init(struct window_map *map, uint64_t bytes, uint32_t layers);

@@ -28,7 +28,8 @@ enum {
     SPIN_ROUNDS = 200,          /* of a whole pass, while a step is on its way and cores are free */
 };
 
-/* ---- mail ---------------------------------------------------------------------------------------- */
+/* ---- mail
+ * ---------------------------------------------------------------------------------------- */
 
 void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status)
 {
@@ -118,7 +119,8 @@ void engine_wake_listeners(struct engine *e)
             e->comm->ops->wake(e->comm, r);
 }
 
-/* ---- commands ------------------------------------------------------------------------------------ */
+/* ---- commands
+ * ------------------------------------------------------------------------------------ */
 
 static void do_attach(struct engine *e, const struct command *command)
 {
@@ -199,7 +201,8 @@ static void do_command(struct engine *e, const struct command *command)
     }
 }
 
-/* ---- the round ------------------------------------------------------------------------------------- */
+/* ---- the round
+ * ------------------------------------------------------------------------------------- */
 
 static void lose_group(struct engine *e, zero_status s)
 {
@@ -230,7 +233,7 @@ static void tick(struct engine *e, uint64_t now)
         calls_expire(e, now);
     struct wait_reason reason = wait_for_step(e);
     stats_set(&e->stats.waiting_rank, reason.rank);
-    stats_set(&e->stats.waiting_layer, reason.pid);
+    stats_set(&e->stats.waiting_pid, reason.pid);
     stats_set(&e->stats.waiting, reason.what);
 }
 
@@ -289,7 +292,8 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* ---- life ---------------------------------------------------------------------------------------- */
+/* ---- life
+ * ---------------------------------------------------------------------------------------- */
 
 static size_t whole_pages(size_t bytes)
 {

@@ -1,0 +1,319 @@
+/* SPDX-License-Identifier: MIT */
+/* zerod: one rank's daemon. Wires the folders together and decides nothing. */
+#include <argp.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fail.h"
+#include "daemon/base/log.h"
+#include "daemon/control/control.h"
+#include "daemon/report.h"
+#include "daemon/session/session.h"
+
+const char *argp_program_version = "zerod " ZEROD_VERSION;
+
+struct settings {
+    uint32_t rank, world;
+    const char *dir;
+    enum log_level level;
+};
+
+struct daemon {
+    struct settings settings;
+    uv_loop_t loop;
+    uv_async_t events;
+    uv_signal_t signals[2];
+    struct device *device;
+    struct engine *engine;
+    struct sessions *sessions;
+    struct control *control;
+    struct report report;
+    int lock;
+    bool stopping;
+};
+
+/* ---- options
+ * --------------------------------------------------------------------------------------- */
+
+enum { OPTION_RANK = 'r', OPTION_WORLD = 'w', OPTION_DIR = 'd', OPTION_VERBOSE = 'v' };
+
+static const struct argp_option options[] = {
+    { "rank", OPTION_RANK, "R", 0, "this daemon's rank, 0 to N-1", 0 },
+    { "world", OPTION_WORLD, "N", 0, "daemons in the group", 0 },
+    { "runtime-dir", OPTION_DIR, "DIR", 0,
+      "folder of the group's sockets, the same for every rank (default $ZERO_RUNTIME_DIR)", 0 },
+    { "verbose", OPTION_VERBOSE, NULL, 0, "log refused requests too", 0 },
+    { 0 },
+};
+
+static uint32_t parse_number(struct argp_state *state, const char *text, const char *what)
+{
+    char *end = NULL;
+    unsigned long value = strtoul(text, &end, 10);
+
+    if (*text < '0' || *text > '9' || *end != '\0' || value > ZERO_MAX_WORLD)
+        argp_error(state, "%s is a number up to %d, not '%s'", what, ZERO_MAX_WORLD, text);
+    return (uint32_t)value;
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    struct settings *settings = state->input;
+
+    switch (key) {
+    case OPTION_RANK:
+        settings->rank = parse_number(state, argument, "--rank");
+        return 0;
+    case OPTION_WORLD:
+        settings->world = parse_number(state, argument, "--world");
+        return 0;
+    case OPTION_DIR:
+        settings->dir = argument;
+        return 0;
+    case OPTION_VERBOSE:
+        settings->level = LOG_DEBUG_LEVEL;
+        return 0;
+    case ARGP_KEY_END:
+        if (settings->world == 0 || settings->rank >= settings->world)
+            argp_error(state, "--world N (1 to %d) and --rank R (0 to N-1) are needed",
+                       ZERO_MAX_WORLD);
+        if (settings->dir == NULL)
+            argp_error(state, "--runtime-dir DIR is needed (or ZERO_RUNTIME_DIR)");
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static const struct argp parser = {
+    .options = options,
+    .parser = parse_option,
+    .doc = "Owns one rank's shard of a model: reduces gradients, updates, keeps the state.\v"
+           "Listens in DIR on rank-R.sock (trainers), rank-R.control (gRPC) and rank-R.peer (other "
+           "ranks). Tells NOTIFY_SOCKET when it is ready. SIGTERM ends it in good order. "
+           "ZERO_KERNELS=scalar|avx2|avx512 forces the instruction set.",
+};
+
+/* ---- start
+ * ----------------------------------------------------------------------------------------- */
+
+/* One daemon a rank and folder; the lock goes with the process, however it ends. */
+static zero_status take_lock(struct daemon *daemon)
+{
+    const struct settings *s = &daemon->settings;
+    char path[4096];
+    int bytes = snprintf(path, sizeof path, "%s/rank-%u.lock", s->dir, s->rank);
+
+    if (bytes < 0 || (size_t)bytes >= sizeof path)
+        return FAIL(INVALID_ARGUMENT, "take lock", "the runtime folder's name is too long");
+    if (mkdir(s->dir, 0700) != 0 && errno != EEXIST)
+        return FAIL(SYSTEM, "make runtime folder", "%s: %s", s->dir, strerror(errno));
+    daemon->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    if (daemon->lock < 0)
+        return FAIL(SYSTEM, "take lock", "%s: %s: is the runtime folder writable?", path,
+                    strerror(errno));
+    if (flock(daemon->lock, LOCK_EX | LOCK_NB) != 0)
+        return FAIL(BUSY, "take lock", "another zerod runs as rank %u in %s", s->rank, s->dir);
+    return zero_success();
+}
+
+/* sd_notify's protocol: a datagram to $NOTIFY_SOCKET. */
+static void notify(const char *text)
+{
+    const char *path = getenv("NOTIFY_SOCKET");
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+
+    if (path == NULL || strlen(path) >= sizeof address.sun_path)
+        return;
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
+    if (path[0] == '@')
+        address.sun_path[0] = '\0';
+    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 ||
+        sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&address, bytes) < 0)
+        LOG_WARNING("NOTIFY_SOCKET %s: %s", path, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+}
+
+/* ---- stop
+ * ------------------------------------------------------------------------------------------ */
+
+static void close_rest(struct daemon *daemon)
+{
+    if (daemon->sessions != NULL || daemon->control != NULL)
+        return;
+    uv_close((uv_handle_t *)&daemon->events, NULL);
+    for (int i = 0; i < 2; i++)
+        uv_close((uv_handle_t *)&daemon->signals[i], NULL);
+}
+
+static void on_sessions_closed(void *context)
+{
+    struct daemon *daemon = context;
+
+    daemon->sessions = NULL;
+    close_rest(daemon);
+}
+
+static void on_control_closed(void *context)
+{
+    struct daemon *daemon = context;
+
+    daemon->control = NULL;
+    close_rest(daemon);
+}
+
+static void stop(void *context)
+{
+    struct daemon *daemon = context;
+
+    if (daemon->stopping)
+        return;
+    daemon->stopping = true;
+    LOG_INFO("ending");
+    notify("STOPPING=1\n");
+    engine_cancel_register(daemon->engine);
+    control_close(daemon->control, on_control_closed, daemon);
+    sessions_close(daemon->sessions, on_sessions_closed, daemon);
+}
+
+static void on_signal(uv_signal_t *signal, int number)
+{
+    LOG_INFO("signal %d", number);
+    stop(signal->data);
+}
+
+/* ---- events
+ * ---------------------------------------------------------------------------------------- */
+
+static void on_events(uv_async_t *async)
+{
+    struct daemon *daemon = async->data;
+    struct engine_event event;
+
+    while (engine_next_event(daemon->engine, &event))
+        if (daemon->sessions != NULL && !daemon->stopping)
+            sessions_event(daemon->sessions, &event);
+}
+
+static void wake_loop(void *context)
+{
+    struct daemon *daemon = context;
+    uv_async_send(&daemon->events);
+}
+
+static void on_status(void *context, Zero__V1__StatusReply *reply)
+{
+    struct daemon *daemon = context;
+    const struct report_source source = { .rank = daemon->settings.rank,
+                                          .world = daemon->settings.world,
+                                          .device = daemon->device,
+                                          .engine = daemon->engine,
+                                          .sessions = daemon->sessions };
+    report_status(&daemon->report, &source, reply);
+}
+
+static void on_model(void *context, Zero__V1__ModelReply *reply)
+{
+    struct daemon *daemon = context;
+    report_model(&daemon->report, daemon->sessions, daemon->engine, reply);
+}
+
+static zero_status open_all(struct daemon *daemon)
+{
+    const struct settings *settings = &daemon->settings;
+    struct engine_options engine = { .rank = settings->rank,
+                                     .world = settings->world,
+                                     .dir = settings->dir,
+                                     .comm = comm_find("shm"),
+                                     .notify = wake_loop,
+                                     .context = daemon };
+    const struct control_source source = { daemon, on_status, on_model, stop };
+    char path[4096];
+    zero_status s;
+
+    TRY(s, take_lock(daemon));
+    TRY(s, device_cpu.open(getenv("ZERO_KERNELS"), &daemon->device));
+    engine.device = daemon->device;
+    TRY(s, engine.comm->listen(settings->dir, settings->rank, &engine.peer_listener));
+    TRY(s, engine_create(&engine, &daemon->engine));
+    const struct sessions_options sessions = { .loop = &daemon->loop,
+                                               .dir = settings->dir,
+                                               .rank = settings->rank,
+                                               .world = settings->world,
+                                               .engine = daemon->engine };
+    TRY(s, sessions_open(&sessions, &daemon->sessions));
+    snprintf(path, sizeof path, "%s/rank-%u.control", settings->dir, settings->rank);
+    TRY(s, control_open(&daemon->loop, path, &source, &daemon->control));
+out:
+    return s;
+}
+
+static void remove_sockets(const struct settings *settings)
+{
+    static const char *const names[] = { "sock", "control", "peer", "lock" };
+    char path[4096];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/rank-%u.%s", settings->dir, settings->rank, names[i]);
+        unlink(path);
+    }
+}
+
+static int run(struct daemon *daemon)
+{
+    static const int numbers[2] = { SIGTERM, SIGINT };
+
+    uv_loop_init(&daemon->loop);
+    uv_async_init(&daemon->loop, &daemon->events, on_events);
+    daemon->events.data = daemon;
+    if (zero_failed(open_all(daemon)))
+        return 1; /* the reason is logged; the kernel takes back what was opened */
+    for (int i = 0; i < 2; i++) {
+        uv_signal_init(&daemon->loop, &daemon->signals[i]);
+        daemon->signals[i].data = daemon;
+        uv_signal_start(&daemon->signals[i], on_signal, numbers[i]);
+    }
+    LOG_INFO("rank %u of %u, kernels %s, in %s", daemon->settings.rank, daemon->settings.world,
+             daemon->device->kernels->name, daemon->settings.dir);
+    notify("READY=1\n");
+    uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    engine_destroy(daemon->engine);
+    daemon->device->ops->close(daemon->device);
+    remove_sockets(&daemon->settings);
+    report_deinit(&daemon->report);
+    uv_loop_close(&daemon->loop);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon daemon = { .lock = -1 };
+    struct rlimit files;
+
+    daemon.settings = (struct settings){ .rank = UINT32_MAX,
+                                         .dir = getenv("ZERO_RUNTIME_DIR"),
+                                         .level = LOG_INFO_LEVEL };
+    argp_parse(&parser, argc, argv, 0, NULL, &daemon.settings);
+    log_init(daemon.settings.rank, daemon.settings.level);
+    signal(SIGPIPE, SIG_IGN);
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
+        files.rlim_cur = files.rlim_max; /* every peer costs a dozen */
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
+    return run(&daemon);
+}

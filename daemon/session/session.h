@@ -1,0 +1,40 @@
+/* SPDX-License-Identifier: MIT */
+/* session.h: trainers and observers of this rank, on their Unix socket.
+ *
+ * One trainer at a time. A trainer's successor is welcomed when the last one's process is gone (it
+ * could still write to its windows) and what it had begun is decided.
+ *
+ * Owns    the listener and every client's socket and pidfd.
+ * Thread  the loop's.
+ * Order   sessions_close before the loop ends; the loop runs until on_closed.
+ * Fails   SYSTEM at start; a client's mistake costs it an error, a broken frame its connection.
+ * Uses    base, shard, step, frame.   Used by main.
+ */
+#ifndef DAEMON_SESSION_SESSION_H
+#define DAEMON_SESSION_SESSION_H
+
+#include <uv.h>
+
+#include "daemon/step/step.h"
+
+struct sessions;
+
+struct sessions_options {
+    uv_loop_t *loop;
+    const char *dir;
+    uint32_t rank, world;
+    struct engine *engine;
+};
+
+zero_status sessions_open(const struct sessions_options *options, struct sessions **out);
+void sessions_close(struct sessions *sessions, void (*on_closed)(void *context), void *context);
+
+/* An event of the engine. */
+void sessions_event(struct sessions *sessions, const struct engine_event *event);
+
+/* For status. */
+bool sessions_joined(const struct sessions *sessions); /* a model is there: engine_shard is valid */
+uint32_t sessions_trainer_pid(const struct sessions *sessions); /* 0: none */
+uint32_t sessions_observers(const struct sessions *sessions);
+
+#endif
