@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+/* zerorun: N daemons and N trainers on this host; see deploy/README.md. */
+#include "deploy/zerorun_front.h"
+#include "deploy/zerorun_overrides.h"
+#include "deploy/zerorun_paths.h"
+
+#include <err.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* A program started without them would get our pipes under these numbers. */
+static void ensure_standard_files(void)
+{
+    for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = dup(fd)) {
+        if (fd > STDERR_FILENO) {
+            close(fd);
+            break;
+        }
+    }
+}
+
+/* Sets *out to the config that the trainers are told of; NULL if there is nothing to tell. */
+static bool find_config(const struct options *options, const char *trainer,
+                        const struct folder *folder, char **out)
+{
+    char *base = NULL;
+
+    *out = NULL;
+    if (options->config != NULL) {
+        base = realpath(options->config, NULL);
+        if (base == NULL || access(base, R_OK) != 0)
+            warn("cannot read the config %s", options->config);
+    } else if (options->override_count > 0) {
+        base = paths_default_config(trainer);
+    } else {
+        return true;
+    }
+    if (base == NULL || options->override_count == 0) {
+        *out = base;
+        return base != NULL && access(base, R_OK) == 0;
+    }
+    char *merged = folder_file(folder, "config.json");
+    bool ok = merged != NULL &&
+              overrides_apply(base, options->overrides, options->override_count, merged);
+    free(base);
+    *out = merged;
+    return ok;
+}
+
+static int run(const struct options *options, const char *zerod, const char *trainer)
+{
+    struct folder folder;
+    char *config;
+    int code = EXIT_USAGE;
+
+    if (!folder_open(options->runtime_dir, options->world, &folder))
+        return EXIT_FOLDER;
+    if (find_config(options, trainer, &folder, &config)) {
+        fprintf(stderr, "zerorun: runtime folder %s\n", folder.path);
+        struct plan plan = { .options = options,
+                             .folder = &folder,
+                             .zerod = zerod,
+                             .trainer = trainer,
+                             .config = config };
+        code = front_run(&plan);
+    } else {
+        folder_remove(&folder);
+    }
+    free(config);
+    folder_deinit(&folder);
+    return code;
+}
+
+int main(int argc, char **argv)
+{
+    struct options options;
+    int code = EXIT_USAGE;
+
+    ensure_standard_files();
+    options_parse(argc, argv, &options);
+    char *zerod = paths_zerod(options.zerod);
+    char *trainer = options.daemons_only ? NULL : paths_program(options.trainer[0]);
+    if (zerod != NULL && (options.daemons_only || trainer != NULL))
+        code = run(&options, zerod, trainer);
+    free(trainer);
+    free(zerod);
+    options_deinit(&options);
+    return code;
+}

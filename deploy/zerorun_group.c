@@ -1,0 +1,495 @@
+/* SPDX-License-Identifier: MIT */
+#include "deploy/zerorun_group.h"
+
+#include "deploy/zerorun_child.h"
+#include "deploy/zerorun_front.h"
+#include "deploy/zerorun_output.h"
+#include "deploy/zerorun_ready.h"
+#include "deploy/zerorun_tree.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    /* How long after a trainer's failure a daemon's death may still show itself as its cause. */
+    SETTLE_MS = 300,
+    KILLED_MS = 10000 /* for the end of a process that was sent SIGKILL */
+};
+
+enum phase { STARTING, RUNNING, SETTLING, STOPPING_TRAINERS, STOPPING_DAEMONS, OVER };
+
+struct group {
+    struct plan *plan;
+    struct output output;
+    struct child *daemons, *trainers; /* one of each per rank */
+    int *ready_fds;                   /* where the daemon of each rank says READY */
+    struct pollfd *polled;
+    uint32_t made; /* how many ranks of the arrays are initialised */
+    int signals, lifeline;
+    enum phase phase;
+    int64_t deadline_ms; /* of the phase */
+    bool killed;         /* the phase's processes were sent SIGKILL */
+    bool orphaned;       /* the front process is dead */
+    int code;
+    int stop_signal; /* that a user sent, 0 if none did */
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static uint32_t running(const struct group *group, const struct child *children)
+{
+    uint32_t count = 0;
+
+    for (uint32_t r = 0; r < group->plan->options->world; r++)
+        count += children[r].pid > 0;
+    return count;
+}
+
+static void signal_all(const struct group *group, const struct child *children, int signal)
+{
+    for (uint32_t r = 0; r < group->plan->options->world; r++)
+        child_signal(&children[r], signal);
+}
+
+static void enter(struct group *group, enum phase phase, int64_t limit_ms)
+{
+    group->phase = phase;
+    group->deadline_ms = now_ms() + limit_ms;
+    group->killed = false;
+}
+
+/* Begins the end, unless it has begun. Trainers get `signal`. */
+static void stop(struct group *group, int code, int signal)
+{
+    if (group->phase >= STOPPING_TRAINERS)
+        return;
+    group->code = code;
+    signal_all(group, group->trainers, signal);
+    /* A stopped process must run to act on it. */
+    signal_all(group, group->trainers, SIGCONT);
+    enter(group, STOPPING_TRAINERS, (int64_t)group->plan->options->grace_s * 1000);
+}
+
+/* ---- starting ---------------------------------------------------------------------------- */
+
+static void begin_running(struct group *group)
+{
+    uint32_t world = group->plan->options->world;
+
+    enter(group, RUNNING, 0);
+    if (group->plan->options->daemons_only) {
+        start_say_how(group->plan, &group->output);
+        return;
+    }
+    if (start_limits_threads(group->plan))
+        output_say(&group->output, "OMP_NUM_THREADS is not set: trainers get 1");
+    group->plan->master_port = start_free_port();
+    if (group->plan->master_port == 0) {
+        output_say(&group->output, "no free port for MASTER_PORT: %s", strerror(errno));
+        stop(group, EXIT_SYSTEM, SIGTERM);
+        return;
+    }
+    for (uint32_t r = 0; r < world && group->phase == RUNNING; r++)
+        if (!start_trainer(group->plan, &group->trainers[r], &group->output))
+            stop(group, EXIT_SYSTEM, SIGTERM);
+}
+
+static void say_last_lines(struct group *group, const struct child *daemon)
+{
+    const struct stream *streams[] = { &daemon->out, &daemon->err };
+
+    for (size_t i = 0; i < 2; i++)
+        if (streams[i]->tail_used > 0)
+            output_say(&group->output, "the last lines of zerod %u:\n%.*s", daemon->rank,
+                       (int)streams[i]->tail_used - 1, streams[i]->tail);
+}
+
+static void check_ready(struct group *group)
+{
+    uint32_t world = group->plan->options->world, ready = 0;
+
+    for (uint32_t r = 0; r < world; r++)
+        ready += group->daemons[r].ready;
+    if (ready == world) {
+        begin_running(group);
+    } else if (now_ms() >= group->deadline_ms) {
+        for (uint32_t r = 0; r < world; r++) {
+            if (group->daemons[r].ready)
+                continue;
+            output_say(&group->output, "zerod %u did not get ready within %u s (--ready-timeout)",
+                       r, group->plan->options->ready_s);
+            say_last_lines(group, &group->daemons[r]);
+        }
+        stop(group, EXIT_NOT_READY, SIGTERM);
+    }
+}
+
+/* ---- ends of children -------------------------------------------------------------------- */
+
+static void daemon_ended(struct group *group, const struct child *daemon, int status)
+{
+    bool in_order = daemon->succeeded;
+    char how[96];
+
+    child_describe(status, how, sizeof how);
+    switch (group->phase) {
+    case STARTING:
+        output_say(&group->output, "zerod %u %s before it was ready", daemon->rank, how);
+        say_last_lines(group, daemon);
+        stop(group, EXIT_NOT_READY, SIGTERM);
+        break;
+    case RUNNING:
+    case SETTLING:
+        if (in_order && group->plan->options->daemons_only) {
+            if (running(group, group->daemons) == 0)
+                stop(group, 0, SIGTERM);
+            break;
+        }
+        output_say(&group->output, "zerod %u %s while the group was running: ending the group",
+                   daemon->rank, how);
+        stop(group, EXIT_DAEMON_DIED, SIGTERM);
+        break;
+    case STOPPING_TRAINERS:
+    case STOPPING_DAEMONS:
+    case OVER:
+        if (in_order || group->killed)
+            break;
+        output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
+        if (group->stop_signal == 0 && group->code < EXIT_DAEMON_DIED)
+            group->code = EXIT_DAEMON_DIED;
+        break;
+    }
+}
+
+static void trainer_failed(struct group *group, struct child *trainer, int status)
+{
+    uint32_t largest = group->plan->options->max_restarts;
+    char how[96];
+
+    child_describe(status, how, sizeof how);
+    if (group->phase == RUNNING && trainer->restarts < largest) {
+        trainer->restarts++;
+        output_say(&group->output, "trainer %u %s: restart %u of %u", trainer->rank, how,
+                   trainer->restarts, largest);
+        if (!start_trainer(group->plan, trainer, &group->output))
+            stop(group, EXIT_SYSTEM, SIGTERM);
+        return;
+    }
+    if (group->phase != RUNNING) {
+        if (group->stop_signal == 0 && !WIFSIGNALED(status))
+            output_say(&group->output, "trainer %u %s", trainer->rank, how);
+        return;
+    }
+    output_say(&group->output,
+               "trainer %u %s, with no restart left (--max-restarts %u): ending the "
+               "group",
+               trainer->rank, how, largest);
+    group->code = WIFEXITED(status) && WEXITSTATUS(status) <= EXIT_TRAINER_LARGEST
+                      ? WEXITSTATUS(status)
+                      : EXIT_TRAINER_FAILED;
+    enter(group, SETTLING, SETTLE_MS);
+}
+
+static bool reap_one(struct group *group, struct child *children, pid_t pid)
+{
+    for (uint32_t r = 0; r < group->plan->options->world; r++) {
+        struct child *child = &children[r];
+        if (child->pid != pid)
+            continue;
+        int status = child_reap(child, &group->output);
+        if (child->kind == CHILD_DAEMON)
+            daemon_ended(group, child, status);
+        else if (!child->succeeded)
+            trainer_failed(group, child, status);
+        return true;
+    }
+    return false;
+}
+
+/* Daemons first: their death is the cause of their trainers'. What is neither was left to us by a
+ * child that had started it. */
+static void reap(struct group *group)
+{
+    for (uint32_t r = 0; r < group->plan->options->world; r++) {
+        siginfo_t daemon = { 0 };
+        pid_t pid = group->daemons[r].pid;
+        if (pid > 0 && waitid(P_PID, (id_t)pid, &daemon, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+            daemon.si_pid == pid)
+            reap_one(group, group->daemons, pid);
+    }
+    for (;;) {
+        siginfo_t any = { 0 };
+        if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) != 0 || any.si_pid == 0)
+            break;
+        if (!reap_one(group, group->daemons, any.si_pid) &&
+            !reap_one(group, group->trainers, any.si_pid))
+            waitpid(any.si_pid, NULL, 0);
+    }
+}
+
+/* ---- signals, time, poll ----------------------------------------------------------------- */
+
+static void take_signal(struct group *group, int signal)
+{
+    switch (signal) {
+    case SIGCHLD:
+        reap(group);
+        break;
+    case SIGUSR1:
+    case SIGUSR2:
+        signal_all(group, group->trainers, signal);
+        break;
+    default:
+        if (group->stop_signal != 0) {
+            group->deadline_ms = 0; /* asked twice: no more patience */
+            break;
+        }
+        group->stop_signal = signal;
+        output_say(&group->output, "%s: ending the group", strsignal(signal));
+        if (group->phase >= STOPPING_TRAINERS)
+            break;
+        bool wanted = group->plan->options->daemons_only && group->phase == RUNNING &&
+                      (signal == SIGINT || signal == SIGTERM);
+        stop(group, wanted ? 0 : EXIT_SIGNALLED + signal, signal);
+        break;
+    }
+}
+
+/* Kills what has not ended in time; true if the phase's processes are gone or beyond our power. */
+static bool stopped(struct group *group, const struct child *children)
+{
+    if (running(group, children) == 0)
+        return true;
+    if (now_ms() < group->deadline_ms)
+        return false;
+    if (group->killed)
+        return true;
+    for (uint32_t r = 0; r < group->plan->options->world; r++)
+        if (children[r].pid > 0)
+            output_say(&group->output, "%s %u does not end: killing it",
+                       child_name(children[r].kind), r);
+    signal_all(group, children, SIGKILL);
+    group->killed = true;
+    group->deadline_ms = now_ms() + KILLED_MS;
+    return false;
+}
+
+static void advance(struct group *group)
+{
+    switch (group->phase) {
+    case STARTING:
+        check_ready(group);
+        break;
+    case RUNNING:
+        if (!group->plan->options->daemons_only && running(group, group->trainers) == 0)
+            stop(group, 0, SIGTERM);
+        break;
+    case SETTLING:
+        if (now_ms() >= group->deadline_ms)
+            stop(group, group->code, SIGTERM);
+        break;
+    case STOPPING_TRAINERS:
+        if (!stopped(group, group->trainers))
+            break;
+        signal_all(group, group->daemons, SIGTERM);
+        signal_all(group, group->daemons, SIGCONT);
+        enter(group, STOPPING_DAEMONS, (int64_t)group->plan->options->grace_s * 1000);
+        break;
+    case STOPPING_DAEMONS:
+        if (stopped(group, group->daemons))
+            group->phase = OVER;
+        break;
+    case OVER:
+        break;
+    }
+}
+
+static void watch(struct group *group, nfds_t *count, int fd, short events)
+{
+    group->polled[(*count)++] = (struct pollfd){ .fd = fd, .events = events };
+}
+
+/* Entries of fd -1 are skipped by poll() and keep the places. */
+static nfds_t watch_all(struct group *group)
+{
+    bool listen = !output_congested(&group->output);
+    nfds_t count = 0;
+
+    watch(group, &count, group->signals, POLLIN);
+    watch(group, &count, group->lifeline, POLLIN);
+    watch(group, &count, output_pending(&group->output, SINK_STDOUT) ? STDOUT_FILENO : -1, POLLOUT);
+    watch(group, &count, output_pending(&group->output, SINK_STDERR) ? STDERR_FILENO : -1, POLLOUT);
+    for (uint32_t r = 0; r < group->plan->options->world; r++) {
+        watch(group, &count, group->phase == STARTING ? group->ready_fds[r] : -1, POLLIN);
+        watch(group, &count, listen ? group->daemons[r].out.fd : -1, POLLIN);
+        watch(group, &count, listen ? group->daemons[r].err.fd : -1, POLLIN);
+        watch(group, &count, listen ? group->trainers[r].out.fd : -1, POLLIN);
+        watch(group, &count, listen ? group->trainers[r].err.fd : -1, POLLIN);
+    }
+    return count;
+}
+
+static void handle_rank(struct group *group, uint32_t rank, const struct pollfd *polled)
+{
+    struct child *daemon = &group->daemons[rank], *trainer = &group->trainers[rank];
+    struct stream *streams[] = { &daemon->out, &daemon->err, &trainer->out, &trainer->err };
+
+    if (polled[0].revents != 0 && ready_take(group->ready_fds[rank]))
+        daemon->ready = true;
+    for (size_t i = 0; i < 4; i++)
+        if (polled[1 + i].revents != 0)
+            stream_read(&group->output, streams[i]);
+}
+
+/* One round: waits for something to happen, or for the phase's deadline. */
+static void turn(struct group *group)
+{
+    int timeout = -1;
+
+    if (group->phase != RUNNING) {
+        int64_t left = group->deadline_ms - now_ms();
+        timeout = left < 0 ? 0 : left > 1000 ? 1000 : (int)left + 1;
+    }
+    nfds_t count = watch_all(group);
+    if (poll(group->polled, count, timeout) < 0)
+        return;
+    /* Output before signals, so that a child's last words come before the word of its end. */
+    for (uint32_t r = 0; r < group->plan->options->world; r++)
+        handle_rank(group, r, &group->polled[4 + (size_t)r * 5]);
+    bool stdout_lost = group->output.sinks[SINK_STDOUT].gone;
+    output_flush(&group->output);
+    if (group->output.sinks[SINK_STDOUT].gone && !stdout_lost)
+        take_signal(group, SIGPIPE);
+    struct signalfd_siginfo info;
+    while (read(group->signals, &info, sizeof info) == sizeof info)
+        take_signal(group, (int)info.ssi_signo);
+    if (group->polled[1].revents != 0) {
+        group->orphaned = true;
+        group->phase = OVER;
+    }
+}
+
+/* ---- all of it --------------------------------------------------------------------------- */
+
+static bool open_group(struct group *group)
+{
+    uint32_t world = group->plan->options->world;
+    sigset_t signals;
+    bool ok;
+
+    group->daemons = calloc(world, sizeof *group->daemons);
+    group->trainers = calloc(world, sizeof *group->trainers);
+    group->ready_fds = malloc(world * sizeof *group->ready_fds);
+    group->polled = calloc(4 + (size_t)world * 5, sizeof *group->polled);
+    ok = group->daemons != NULL && group->trainers != NULL && group->ready_fds != NULL &&
+         group->polled != NULL;
+    for (uint32_t r = 0; ok && r < world; r++) {
+        bool daemon = child_init(&group->daemons[r], CHILD_DAEMON, r);
+        bool trainer = child_init(&group->trainers[r], CHILD_TRAINER, r);
+        ok = daemon && trainer;
+        group->ready_fds[r] = -1;
+        group->made = r + 1;
+    }
+    if (!ok)
+        output_say(&group->output, "no memory for %u ranks", world);
+    for (uint32_t r = 0; ok && r < world; r++) {
+        char *path = folder_file(group->plan->folder, "rank-%u.notify", r);
+        group->ready_fds[r] = path != NULL ? ready_open(path) : -1;
+        if (group->ready_fds[r] < 0)
+            output_say(&group->output, "cannot open %s: %s", path, strerror(errno));
+        ok = group->ready_fds[r] >= 0;
+        free(path);
+    }
+    front_signals(&signals);
+    group->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
+    return ok && group->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+}
+
+/* Ends what is left, prints what is left: a child's child may have held a pipe until now. */
+static void finish(struct group *group)
+{
+    uint32_t world = group->plan->options->world;
+
+    tree_kill(KILLED_MS);
+    folder_remove(group->plan->folder);
+    for (uint32_t r = 0; r < world; r++) {
+        struct child *daemon = &group->daemons[r], *trainer = &group->trainers[r];
+        stream_finish(&group->output, &daemon->out);
+        stream_finish(&group->output, &daemon->err);
+        stream_finish(&group->output, &trainer->out);
+        stream_finish(&group->output, &trainer->err);
+    }
+    int64_t deadline_ms = now_ms() + KILLED_MS;
+    output_flush(&group->output);
+    /* A slow reader has time, unless somebody wants us gone. */
+    while (output_pending(&group->output, SINK_STDOUT) ||
+           output_pending(&group->output, SINK_STDERR)) {
+        struct signalfd_siginfo info;
+        watch_all(group);
+        if (poll(group->polled, 4, 1000) < 0 || group->orphaned || group->polled[1].revents != 0 ||
+            (group->stop_signal != 0 && now_ms() > deadline_ms))
+            break;
+        while (read(group->signals, &info, sizeof info) == sizeof info)
+            if (info.ssi_signo != SIGCHLD)
+                group->stop_signal = (int)info.ssi_signo;
+        output_flush(&group->output);
+    }
+}
+
+static void close_group(struct group *group)
+{
+    for (uint32_t r = 0; r < group->made; r++) {
+        if (group->ready_fds[r] >= 0)
+            close(group->ready_fds[r]);
+        child_deinit(&group->daemons[r]);
+        child_deinit(&group->trainers[r]);
+    }
+    if (group->signals >= 0)
+        close(group->signals);
+    free(group->daemons);
+    free(group->trainers);
+    free(group->ready_fds);
+    free(group->polled);
+    output_deinit(&group->output);
+}
+
+int group_run(struct plan *plan, int lifeline)
+{
+    struct group group = { .plan = plan, .lifeline = lifeline, .signals = -1, .code = EXIT_SYSTEM };
+
+    output_init(&group.output, plan->options->prefix);
+    if (!open_group(&group)) {
+        output_flush(&group.output);
+        folder_remove(plan->folder);
+        close_group(&group);
+        return EXIT_SYSTEM;
+    }
+    enter(&group, STARTING, (int64_t)plan->options->ready_s * 1000);
+    for (uint32_t r = 0; r < plan->options->world && group.phase == STARTING; r++)
+        if (!start_daemon(plan, &group.daemons[r], &group.output))
+            stop(&group, EXIT_SYSTEM, SIGTERM);
+    while (group.phase != OVER) {
+        enum phase before = group.phase;
+        advance(&group);
+        if (group.phase == before) /* a new phase may be over before anything happens */
+            turn(&group);
+    }
+    finish(&group);
+    int code = group.code;
+    close_group(&group);
+    return code;
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT */
+#include "deploy/zerorun_paths.h"
+
+#include <err.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool is_program(const char *path)
+{
+    struct stat st;
+
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) && access(path, X_OK) == 0;
+}
+
+/* NULL if no folder of PATH has it. */
+static char *search(const char *name)
+{
+    const char *folders = getenv("PATH");
+    char path[PATH_MAX];
+
+    while (folders != NULL && *folders != '\0') {
+        size_t length = strcspn(folders, ":");
+        int n =
+            snprintf(path, sizeof path, "%.*s/%s", (int)length, length > 0 ? folders : ".", name);
+        if (n > 0 && (size_t)n < sizeof path && is_program(path))
+            return strdup(path);
+        folders += length + (folders[length] == ':');
+    }
+    return NULL;
+}
+
+char *paths_program(const char *name)
+{
+    if (strchr(name, '/') != NULL) {
+        if (is_program(name))
+            return strdup(name);
+        warnx("%s: %s", name, access(name, F_OK) != 0 ? strerror(errno) : "is not a program");
+        return NULL;
+    }
+    char *found = search(name);
+    if (found == NULL)
+        warnx("%s: no folder of PATH has a program of this name", name);
+    return found;
+}
+
+char *paths_zerod(const char *named)
+{
+    static const char *const places[] = { "zerod", "../daemon/zerod" };
+    char self[PATH_MAX], path[PATH_MAX];
+
+    if (named != NULL)
+        return paths_program(named);
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[length > 0 ? length : 0] = '\0';
+    char *slash = strrchr(self, '/');
+    for (size_t i = 0; slash != NULL && i < sizeof places / sizeof places[0]; i++) {
+        int n = snprintf(path, sizeof path, "%.*s/%s", (int)(slash - self), self, places[i]);
+        if (n > 0 && (size_t)n < sizeof path && is_program(path))
+            return realpath(path, NULL);
+    }
+    char *found = search("zerod");
+    if (found == NULL)
+        warnx("zerod is neither beside zerorun (%s) nor in PATH: name it with --zerod", self);
+    return found;
+}
+
+char *paths_default_config(const char *program)
+{
+    char path[PATH_MAX];
+    char *real = realpath(program, NULL);
+    char *found = NULL;
+
+    if (real == NULL)
+        return NULL;
+    char *dot = strrchr(real, '.');
+    if (dot != NULL && dot > strrchr(real, '/') + 1)
+        *dot = '\0';
+    int n = snprintf(path, sizeof path, "%s.json", real);
+    if (n > 0 && (size_t)n < sizeof path && access(path, R_OK) == 0)
+        found = strdup(path);
+    if (found == NULL)
+        warnx("-o needs a config to change, and %s cannot be read: give one with --config", path);
+    free(real);
+    return found;
+}

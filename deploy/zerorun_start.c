@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+#include "deploy/zerorun_start.h"
+
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+/* Variables by which systemd speaks to zerorun alone. */
+static void forget_systemd(struct environment *environment)
+{
+    static const char *const names[] = { "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
+                                         "LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES" };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        environment_unset(environment, names[i]);
+}
+
+bool start_daemon(const struct plan *plan, struct child *daemon, struct output *output)
+{
+    const char *path = plan->folder->path;
+    uint32_t rank = daemon->rank;
+    char rank_text[16], world_text[16];
+    struct environment environment;
+
+    snprintf(rank_text, sizeof rank_text, "%u", rank);
+    snprintf(world_text, sizeof world_text, "%u", plan->options->world);
+    char *argv[] = { (char[]){ "zerod" }, (char[]){ "--rank" },
+                     rank_text,           (char[]){ "--world" },
+                     world_text,          (char[]){ "--runtime-dir" },
+                     plan->folder->path,  NULL };
+    environment_init(&environment);
+    forget_systemd(&environment);
+    environment_set(&environment, "ZERO_RUNTIME_DIR=%s", path);
+    environment_set(&environment, "NOTIFY_SOCKET=%s/rank-%u.notify", path, rank);
+    bool ok = child_start(daemon, output, plan->zerod, argv, &environment);
+    environment_deinit(&environment);
+    return ok;
+}
+
+static void set_trainer_environment(const struct plan *plan, const struct child *trainer,
+                                    const struct output *output, struct environment *environment)
+{
+    uint32_t world = plan->options->world, rank = trainer->rank;
+
+    forget_systemd(environment);
+    environment_set(environment, "RANK=%u", rank);
+    environment_set(environment, "LOCAL_RANK=%u", rank);
+    environment_set(environment, "WORLD_SIZE=%u", world);
+    environment_set(environment, "LOCAL_WORLD_SIZE=%u", world);
+    environment_set(environment, "MASTER_ADDR=127.0.0.1");
+    environment_set(environment, "MASTER_PORT=%u", plan->master_port);
+    environment_set(environment, "RESTART_COUNT=%u", trainer->restarts);
+    environment_set(environment, "ZERO_SOCKET=%s/rank-%u.sock", plan->folder->path, rank);
+    environment_set(environment, "ZERO_RUNTIME_DIR=%s", plan->folder->path);
+    if (plan->config != NULL)
+        environment_set(environment, "ZERO_CONFIG=%s", plan->config);
+    else
+        environment_unset(environment, "ZERO_CONFIG");
+    if (start_limits_threads(plan))
+        environment_set(environment, "OMP_NUM_THREADS=1");
+    /* Its own stderr is a pipe; this tells it that a progress line would be seen. */
+    if (output->sinks[SINK_STDERR].terminal)
+        environment_set(environment, "ZERO_TERMINAL=1");
+    else
+        environment_unset(environment, "ZERO_TERMINAL");
+}
+
+bool start_trainer(const struct plan *plan, struct child *trainer, struct output *output)
+{
+    struct environment environment;
+
+    environment_init(&environment);
+    set_trainer_environment(plan, trainer, output, &environment);
+    bool ok = child_start(trainer, output, plan->trainer, plan->options->trainer, &environment);
+    environment_deinit(&environment);
+    return ok;
+}
+
+bool start_limits_threads(const struct plan *plan)
+{
+    return plan->options->world > 1 && getenv("OMP_NUM_THREADS") == NULL;
+}
+
+uint16_t start_free_port(void)
+{
+    struct sockaddr_in address = { .sin_family = AF_INET,
+                                   .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t length = sizeof address;
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    uint16_t port = 0;
+
+    if (fd >= 0 && bind(fd, (struct sockaddr *)&address, sizeof address) == 0 &&
+        getsockname(fd, (struct sockaddr *)&address, &length) == 0)
+        port = ntohs(address.sin_port);
+    if (fd >= 0)
+        close(fd);
+    return port;
+}
+
+void start_say_how(const struct plan *plan, struct output *output)
+{
+    uint32_t world = plan->options->world;
+    const char *path = plan->folder->path;
+
+    output_say(output,
+               "the daemons are ready; start the trainer of each rank with these variables");
+    for (uint32_t r = 0; r < world; r++)
+        output_print(output,
+                     "RANK=%u LOCAL_RANK=%u WORLD_SIZE=%u LOCAL_WORLD_SIZE=%u "
+                     "ZERO_SOCKET=%s/rank-%u.sock ZERO_RUNTIME_DIR=%s\n",
+                     r, r, world, world, path, r, path);
+}

@@ -1,0 +1,597 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""However a run of zerorun ends, its exit code says why and no process, socket or file stays.
+
+The daemon is a stand-in that binds the sockets, says READY=1 and waits for SIGTERM, so that every
+kind of end can be provoked. Processes are found by a variable in their environment, which reaches
+those that left their session as well.
+"""
+import fcntl
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+import uuid
+
+BUILD = os.environ.get("ZERO_BUILD", "build")
+ZERORUN = os.path.join(BUILD, "deploy", "zerorun")
+PYTHON = os.path.realpath(sys.executable)
+LIMIT = 60  # seconds: far more than anything here takes
+
+FAKE_ZEROD = """#!%s -S
+import os, signal, socket, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+option = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+rank, folder = option["--rank"], option["--runtime-dir"]
+mode = os.environ.get("FAKE_ZEROD_" + rank, "")
+keep = []
+for name, kind in (("sock", socket.SOCK_SEQPACKET), ("control", socket.SOCK_STREAM)):
+    s = socket.socket(socket.AF_UNIX, kind)
+    s.bind(folder + "/rank-" + rank + "." + name)
+    s.listen()
+    keep.append(s)
+print("up with world", option["--world"], flush=True)
+if mode == "die early":
+    print("no memory for arena master", file=sys.stderr, flush=True)
+    sys.exit(5)
+if mode != "silent":
+    n = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    n.sendto(b"STATUS=fine\\nREADY=1\\n", os.environ["NOTIFY_SOCKET"])
+signal.sigwait([signal.SIGTERM])
+print("down", flush=True)
+sys.exit(6 if mode == "end badly" else 0)
+""" % PYTHON
+
+
+def wait_until(condition, what):
+    end = time.monotonic() + LIMIT
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("not within %d s: %s" % (LIMIT, what))
+        time.sleep(0.01)
+
+
+class Zerorun(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="zr-")
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.tag = ("ZERORUN_TEST=" + uuid.uuid4().hex).encode()
+        name, value = self.tag.decode().split("=")
+        self.zerod = self.write("zerod", FAKE_ZEROD, 0o755)
+        self.env = {k: v for k, v in os.environ.items()
+                    if not k.startswith("ZERO") and k not in ("OMP_NUM_THREADS", "NO_COLOR")}
+        self.env.update({name: value, "ZEROD": self.zerod, "XDG_RUNTIME_DIR": self.folder})
+
+    def write(self, name, text, mode=0o644):
+        path = os.path.join(self.folder, name)
+        with open(path, "w") as file:
+            file.write(text)
+        os.chmod(path, mode)
+        return path
+
+    def path(self, name):
+        return os.path.join(self.folder, name)
+
+    def processes(self):
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/environ" % pid, "rb") as file:
+                    if self.tag in file.read().split(b"\0"):
+                        found.append(int(pid))
+            except OSError:
+                pass
+        return found
+
+    def start(self, *arguments, **options):
+        options.setdefault("stdout", subprocess.PIPE)
+        options.setdefault("stderr", subprocess.PIPE)
+        return subprocess.Popen([ZERORUN, *arguments], env=self.env, text=True, **options)
+
+    def run_zerorun(self, *arguments):
+        """Runs to the end and checks that nothing is left behind."""
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=LIMIT)
+        self.assert_nothing_left()
+        return process.returncode, out, err
+
+    def assert_nothing_left(self):
+        wait_until(lambda: not self.processes(), "all processes of the run are gone")
+        wait_until(lambda: not self.runtime_folders(), "the runtime folder is gone")
+
+    def runtime_folders(self):
+        return [name for name in os.listdir(self.folder) if name.startswith("zero-")]
+
+    def group_of(self, process):
+        """The supervising process: zerorun's only child."""
+        with open("/proc/%d/task/%d/comm" % (process.pid, process.pid)) as file:
+            self.assertEqual(file.read().strip(), "zerorun")
+        for pid in self.processes():
+            with open("/proc/%d/stat" % pid) as file:
+                name, rest = file.read().split("(", 1)[1].rsplit(")", 1)
+            if name == "zerorun-group" and int(rest.split()[1]) == process.pid:
+                return pid
+        raise AssertionError("no zerorun-group below %d" % process.pid)
+
+    def exists(self, *names):
+        wait_until(lambda: all(os.path.exists(self.path(n)) for n in names),
+                   "files %s" % (names,))
+
+    # ---- what children get, what users see --------------------------------------------------
+
+    def test_environment(self):
+        self.env["NOTIFY_SOCKET"] = "/nowhere"
+        code, out, err = self.run_zerorun(
+            "-n", "2", "--", "sh", "-c", "env | sed \"s/^/$RANK:/\"")
+        self.assertEqual(code, 0, err)
+        lines = out.splitlines()
+        ports = set()
+        for rank in "01":
+            mine = dict(line.split(":", 1)[1].split("=", 1) for line in lines
+                        if line.startswith("[trainer %s] %s:" % (rank, rank)) and "=" in line)
+            self.assertEqual(
+                [mine.get(k) for k in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE",
+                                       "MASTER_ADDR", "RESTART_COUNT", "OMP_NUM_THREADS")],
+                [rank, rank, "2", "2", "127.0.0.1", "0", "1"])
+            folder = mine["ZERO_RUNTIME_DIR"]
+            self.assertIn("zerorun: runtime folder %s\n" % folder, err)
+            self.assertEqual(mine["ZERO_SOCKET"], "%s/rank-%s.sock" % (folder, rank))
+            self.assertNotIn("NOTIFY_SOCKET", mine)
+            self.assertNotIn("ZERO_CONFIG", mine)
+            ports.add(int(mine["MASTER_PORT"]))
+        self.assertEqual(len(ports), 1)
+        self.assertIn("OMP_NUM_THREADS", err)
+        self.assertIn("[zerod 1] up with world 2\n", err)
+        self.assertIn("[zerod 0] down\n", err)
+
+    def test_streams_and_partial_lines(self):
+        code, out, err = self.run_zerorun(
+            "-n", "1", "--", "sh", "-c", "echo one; printf two; printf three >&2")
+        self.assertEqual((code, out), (0, "[trainer 0] one\n[trainer 0] two\n"))
+        self.assertIn("[trainer 0] three\n", err)
+
+    def test_no_prefix_keeps_every_byte(self):
+        text = "".join("line %d of many\n" % i for i in range(200000))
+        self.write("text", text)
+        code, out, _ = self.run_zerorun("-n", "1", "--no-prefix", "--", "cat", self.path("text"))
+        self.assertEqual(code, 0)
+        self.assertTrue(out == text, "the output differs from what the trainer wrote")
+
+    def test_long_line_is_broken_and_complete(self):
+        self.write("text", "x" * 150000 + "\nend\n")
+        code, out, _ = self.run_zerorun("-n", "1", "--no-prefix", "--", "cat", self.path("text"))
+        self.assertEqual((code, out.count("x"), out.splitlines()[-1]), (0, 150000, "end"))
+
+    def read_terminal(self, *arguments):
+        master, slave = pty.openpty()
+        process = self.start(*arguments, stdout=slave, stderr=slave)
+        os.close(slave)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(master, 65536)
+            except OSError:  # EIO: the last writer has gone
+                piece = b""
+            if not piece:
+                break
+            seen += piece
+        os.close(master)
+        self.assertEqual(process.wait(timeout=LIMIT), 0)
+        self.assert_nothing_left()
+        return seen.decode()
+
+    def test_terminal_shows_progress_and_colour(self):
+        script = "echo t=$ZERO_TERMINAL; printf 'step 1\\rstep 2\\rend\\n'"
+        seen = self.read_terminal("-n", "1", "--", "sh", "-c", script)
+        name = "\033[32m[trainer 0]\033[0m "
+        self.assertIn(name + "t=1\r\n", seen)
+        self.assertIn(name + "step 1\r" + name + "step 2\r" + name + "end\r\n", seen)
+        self.env["NO_COLOR"] = "1"
+        seen = self.read_terminal("-n", "1", "--", "sh", "-c", "printf '\\rstep 1\\rstep 2\\n'")
+        self.assertNotIn("\033[3", seen)
+        self.assertIn("[trainer 0] step 1\r[trainer 0] step 2\r\n", seen)
+
+    def test_progress_line_gives_way_to_other_lines(self):
+        script = ("if [ $RANK = 0 ]; then printf 'step 1\\r'; : >%s; "
+                  "while [ ! -e %s ]; do sleep 0.01; done; printf 'step 2\\n'; "
+                  "else while [ ! -e %s ]; do sleep 0.01; done; echo other; : >%s; fi" %
+                  (self.path("a"), self.path("b"), self.path("a"), self.path("b")))
+        seen = self.read_terminal("-n", "2", "--", "sh", "-c", script)
+        self.assertRegex(seen, r"step 1\r\r\x1b\[K\x1b\[33m\[trainer 1\]\x1b\[0m other\r\n")
+
+    # ---- exit codes -------------------------------------------------------------------------
+
+    def test_exit_codes_of_trainers(self):
+        for script, expected in (("exit 0", 0), ("exit 7", 7), ("exit 63", 63), ("exit 64", 72),
+                                 ("exit 255", 72), ("kill -9 $$", 72)):
+            code, _, err = self.run_zerorun("-n", "1", "--", "sh", "-c", script)
+            self.assertEqual(code, expected, err)
+            if expected != 0:
+                self.assertIn("zerorun: trainer 0 ", err)
+
+    def test_one_failure_ends_the_others(self):
+        code, _, err = self.run_zerorun(
+            "-n", "3", "--", "sh", "-c", "[ $RANK = 1 ] && exit 9; exec sleep 1000")
+        self.assertEqual(code, 9, err)
+        self.assertIn("trainer 1 ended with exit code 9", err)
+
+    def test_restarts(self):
+        script = "echo run $RESTART_COUNT; [ $RESTART_COUNT = 2 ] || kill -9 $$"
+        code, out, err = self.run_zerorun(
+            "-n", "2", "--max-restarts", "2", "--", "sh", "-c", script)
+        self.assertEqual(code, 0, err)
+        for rank in (0, 1):
+            self.assertEqual([line[-1] for line in out.splitlines()
+                              if line.startswith("[trainer %d]" % rank)], ["0", "1", "2"])
+        self.assertIn("trainer 1 was killed by signal 9 (Killed): restart 2 of 2", err)
+        code, out, err = self.run_zerorun(
+            "-n", "1", "--max-restarts", "1", "--", "sh", "-c", "exit $((3 + RESTART_COUNT))")
+        self.assertEqual(code, 4, err)
+
+    def test_daemon_that_dies_before_it_is_ready(self):
+        self.env["FAKE_ZEROD_1"] = "die early"
+        code, out, err = self.run_zerorun("-n", "2", "--", "echo", "started")
+        self.assertEqual((code, out), (71, ""), err)
+        self.assertIn("zerod 1 ended with exit code 5 before it was ready", err)
+        self.assertIn("the last lines of zerod 1:\nno memory for arena master\n", err)
+
+    def test_daemon_that_does_not_get_ready(self):
+        self.env["FAKE_ZEROD_1"] = "silent"
+        code, out, err = self.run_zerorun(
+            "-n", "2", "--ready-timeout", "1", "--", "echo", "started")
+        self.assertEqual((code, out), (71, ""), err)
+        self.assertIn("zerod 1 did not get ready within 1 s", err)
+        self.assertIn("the last lines of zerod 1:\nup with world 2\n", err)
+        self.assertNotIn("zerod 0 did not", err)
+
+    def test_death_of_a_daemon(self):
+        process = self.start("-n", "2", "--", "sh", "-c", ": >%s.$RANK; exec sleep 1000"
+                             % self.path("up"))
+        self.exists("up.0", "up.1")
+        self.signal_daemon("1", signal.SIGKILL)
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 70, err)
+        self.assertIn("zerod 1 was killed by signal 9 (Killed) while the group was running", err)
+        self.assert_nothing_left()
+
+    def test_trainer_that_fails_because_its_daemon_died(self):
+        script = ("import os, socket, sys; s = socket.socket(socket.AF_UNIX, "
+                  "socket.SOCK_SEQPACKET); s.connect(os.environ['ZERO_SOCKET']); "
+                  "open(%r, 'w'); s.recv(1); sys.exit(3)" % self.path("up"))
+        process = self.start("-n", "1", "--", PYTHON, "-S", "-c", script)
+        self.exists("up")
+        self.signal_daemon("0", signal.SIGKILL)
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 70, err)
+
+    def signal_daemon(self, rank, number):
+        for pid in self.processes():
+            try:
+                with open("/proc/%d/cmdline" % pid, "rb") as file:
+                    words = file.read().split(b"\0")
+            except OSError:
+                continue
+            if b"--runtime-dir" in words and words[words.index(b"--rank") + 1] == rank.encode():
+                os.kill(pid, number)
+
+    def test_daemon_that_ends_badly(self):
+        self.env["FAKE_ZEROD_0"] = "end badly"
+        code, _, err = self.run_zerorun("-n", "1", "--", "true")
+        self.assertEqual(code, 70, err)
+        self.assertIn("zerod 0 ended with exit code 6 while the group was ending", err)
+
+    def test_wrong_command_lines(self):
+        for arguments, text in (
+                ((), "say with -n"), (("-n", "0", "--", "true"), "say with -n"),
+                (("-n", "2"), "name the trainer"), (("-n", "x", "--", "true"), "whole number"),
+                (("-n", "2000", "--", "true"), "1024"), (("-n", "1", "--grace", "-1"), "grace"),
+                (("-n", "1", "-o", "novalue", "--", "true"), "path.to.key=value"),
+                (("-n", "1", "-o", "a..b=1", "--", "true"), "path.to.key=value"),
+                (("-n", "1", "--daemons-only", "--", "true"), "leave \"true\" out"),
+                (("-n", "1", "--", "no-such-program"), "PATH"),
+                (("-n", "1", "--", "/etc/passwd"), "not a program"),
+                (("-n", "1", "--zerod", "/no/zerod", "--", "true"), "/no/zerod"),
+                (("-n", "1", "--config", "/no/file", "--", "true"), "/no/file")):
+            code, out, err = self.run_zerorun(*arguments)
+            self.assertEqual((code, out), (64, ""), (arguments, err))
+            self.assertIn(text, err)
+        code, out, _ = self.run_zerorun("--version")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"^zerorun \d+\.\d+\.\d+\n$")
+
+    def test_program_that_cannot_be_executed(self):
+        garbage = self.write("garbage", "\x01\x02\x03", 0o755)
+        code, _, err = self.run_zerorun("-n", "2", "--", garbage)
+        self.assertEqual(code, 74, err)
+        self.assertIn("cannot start trainer 0 (%s): Exec format error" % garbage, err)
+
+    # ---- signals ----------------------------------------------------------------------------
+
+    TRAINER = """
+import os, signal, subprocess, sys
+def got(number, frame):
+    print("got", signal.Signals(number).name, flush=True)
+    if number != signal.SIGUSR1 and sys.argv[2] == "obey":
+        sys.exit(0)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    signal.signal(number, got)
+if len(sys.argv) > 3:  # a child that leaves the session, and one that leaves its parent as well
+    script = "setsid sh -c 'echo >%s.a.$RANK; exec sleep 1000' & sleep 1000" % sys.argv[3]
+    subprocess.Popen(["setsid", "sh", "-c", script])
+    subprocess.Popen(["sh", "-c", "setsid sh -c 'echo >%s.b.$RANK; exec sleep 1000' &"
+                      % sys.argv[3]])
+open(sys.argv[1] + "." + os.environ["RANK"], "w")
+while True:
+    signal.pause()
+"""
+
+    def start_pair(self, behaviour, *options, **more):
+        script = self.write("trainer.py", self.TRAINER)
+        process = self.start("-n", "2", *options, "--", PYTHON, "-S", script, self.path("up"),
+                             behaviour, self.path("child"), **more)
+        self.exists("up.0", "up.1", "child.a.0", "child.a.1", "child.b.0", "child.b.1")
+        return process
+
+    def test_signals_are_passed_on(self):
+        for number, name in ((signal.SIGINT, "SIGINT"), (signal.SIGTERM, "SIGTERM"),
+                             (signal.SIGHUP, "SIGHUP")):
+            for stale in ("up.0", "up.1"):
+                if os.path.exists(self.path(stale)):
+                    os.unlink(self.path(stale))
+            process = self.start_pair("obey", "--grace", "1000")
+            process.send_signal(number)
+            out, err = process.communicate(timeout=LIMIT)
+            self.assertEqual(process.returncode, 128 + number, err)
+            self.assertEqual(sorted(out.splitlines()),
+                             ["[trainer 0] got " + name, "[trainer 1] got " + name])
+            self.assertIn("[zerod 1] down", err)
+            self.assert_nothing_left()
+
+    def test_user_signal_does_not_end_the_run(self):
+        process = self.start_pair("obey", "--grace", "1000")
+        process.send_signal(signal.SIGUSR1)
+        self.assertIn("got SIGUSR1", process.stdout.readline())
+        self.assertIn("got SIGUSR1", process.stdout.readline())
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143)
+        self.assert_nothing_left()
+
+    def test_stubborn_trainers_are_killed_after_the_grace(self):
+        process = self.start_pair("ignore", "--grace", "1")
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143)
+        self.assertIn("[trainer 1] got SIGTERM", out)
+        self.assertIn("trainer 1 does not end: killing it", err)
+        self.assert_nothing_left()
+
+    def test_second_signal_ends_the_grace(self):
+        process = self.start_pair("ignore", "--grace", "10000")
+        process.send_signal(signal.SIGINT)
+        self.assertIn("got SIGINT", process.stdout.readline())
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 130)
+        self.assert_nothing_left()
+
+    def test_stopped_processes_end_too(self):
+        process = self.start_pair("obey", "--grace", "1000")
+        group = self.group_of(process)
+        for pid in self.processes():
+            if pid not in (process.pid, group):
+                os.kill(pid, signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143)
+        self.assert_nothing_left()
+
+    # ---- sudden ends ------------------------------------------------------------------------
+
+    def test_kill_of_the_front_process(self):
+        process = self.start_pair("ignore", "--grace", "1000")
+        process.kill()
+        process.communicate(timeout=LIMIT)
+        self.assert_nothing_left()
+
+    def test_kill_of_the_group_process(self):
+        process = self.start_pair("ignore", "--grace", "1000")
+        os.kill(self.group_of(process), signal.SIGKILL)
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 74, err)
+        self.assertIn("group process was killed by signal 9", err)
+        self.assert_nothing_left()
+
+    def test_kill_of_both_leaves_a_folder_that_can_be_used_again(self):
+        given = self.path("given")
+        process = self.start("-n", "2", "--runtime-dir", given, "--", "sh", "-c",
+                             ": >%s.$RANK; exec sleep 1000" % self.path("up"))
+        self.exists("up.0", "up.1")
+        group = self.group_of(process)
+        os.kill(process.pid, signal.SIGSTOP)  # it does not see the other one's end
+        os.kill(group, signal.SIGKILL)
+        process.kill()
+        process.communicate(timeout=LIMIT)
+        wait_until(lambda: not self.processes(), "daemons and trainers died with their parents")
+        self.assertIn("rank-0.sock", os.listdir(given))
+        code, out, err = self.run_zerorun("-n", "1", "--runtime-dir", given, "--", "ls", given)
+        self.assertEqual(code, 0, err)
+        self.assertNotIn("rank-1.sock", out)
+        self.assertEqual(os.listdir(given), [])  # it was there before this run
+
+    def test_kill_while_nobody_reads_the_output(self):
+        process = self.start("-n", "1", "--", "sh", "-c", ": >%s; exec yes" % self.path("up"))
+        self.exists("up")
+        size = fcntl.fcntl(process.stdout, fcntl.F_GETPIPE_SZ)
+        wait_until(lambda: select.select([process.stdout], [], [], 0)[0], "output")
+        self.assertGreater(size, 0)
+        process.kill()
+        self.assert_nothing_left()
+        process.communicate(timeout=LIMIT)
+
+    def test_reader_that_goes_away(self):
+        process = self.start("-n", "1", "--", "yes", stderr=subprocess.DEVNULL)
+        process.stdout.readline()
+        process.stdout.close()
+        self.assertEqual(process.wait(timeout=LIMIT), 128 + signal.SIGPIPE)
+        self.assert_nothing_left()
+
+    # ---- runtime folder ---------------------------------------------------------------------
+
+    def test_folder_in_use(self):
+        given = self.path("given")
+        process = self.start("-n", "1", "--runtime-dir", given, "--daemons-only")
+        process.stdout.readline()
+        other = self.start("-n", "1", "--runtime-dir", given, "--", "true")
+        _, err = other.communicate(timeout=LIMIT)
+        self.assertEqual(other.returncode, 73)
+        self.assertIn("zerorun process %d runs in %s" % (process.pid, given), err)
+        process.terminate()
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 0)
+        self.assert_nothing_left()
+        self.assertFalse(os.path.exists(given))  # made by the run
+
+    def test_folder_with_live_and_with_dead_sockets(self):
+        given = self.path("given")
+        os.mkdir(given, 0o700)
+        self.write("given/rank-0.peer", "")
+        self.write("given/notes", "")
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(given + "/rank-7.control")
+        listener.listen()
+        code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", given, "--", "true")
+        self.assertEqual(code, 73)
+        self.assertIn("a daemon listens on %s/rank-7.control" % given, err)
+        self.assertIn("rank-7.control", os.listdir(given))
+        listener.close()
+        code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", given, "--", "true")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(os.listdir(given), ["notes"])
+
+    def test_folders_that_cannot_be_used(self):
+        self.write("file", "")
+        os.mkdir(self.path("open"))
+        os.chmod(self.path("open"), 0o770)
+        long = self.path("x" * (107 - len("/rank-0.control") - len(self.folder)))
+        for folder, text in ((self.path("file"), "is not a folder"),
+                             (self.path("no/parent"), "No such file"),
+                             (self.path("open"), "chmod 700"), (long, "too long")):
+            code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", folder, "--", "true")
+            self.assertEqual(code, 73, err)
+            self.assertIn(text, err)
+            self.assertIn(folder, err)
+        self.assertFalse(os.path.exists(long))
+        if os.geteuid() != 0:
+            os.mkdir(self.path("closed"), 0o500)
+            code, _, err = self.run_zerorun(
+                "-n", "1", "--runtime-dir", self.path("closed"), "--", "true")
+            self.assertEqual(code, 73)
+            self.assertIn("not writable", err)
+        code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", long[:-1], "--", "true")
+        self.assertEqual(code, 0, err)
+
+    def test_fresh_folder_is_private_and_removed_with_what_trainers_left(self):
+        code, out, _ = self.run_zerorun(
+            "-n", "1", "--no-prefix", "--", "sh", "-c",
+            "stat -c %a $ZERO_RUNTIME_DIR; mkdir -p $ZERO_RUNTIME_DIR/a/b; "
+            "echo x >$ZERO_RUNTIME_DIR/a/b/c")
+        self.assertEqual((code, out), (0, "700\n"))
+
+    # ---- daemons only -----------------------------------------------------------------------
+
+    def test_daemons_only(self):
+        process = self.start("-n", "2", "--daemons-only")
+        lines = [process.stdout.readline() for _ in range(2)]
+        for rank, line in enumerate(lines):
+            words = dict(word.split("=", 1) for word in line.split())
+            self.assertEqual((words["RANK"], words["WORLD_SIZE"]), (str(rank), "2"))
+            client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            client.connect(words["ZERO_SOCKET"])
+            client.close()
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 0)
+        self.assert_nothing_left()
+
+    def test_daemons_that_are_shut_down(self):
+        process = self.start("-n", "2", "--daemons-only")
+        process.stdout.readline()
+        self.signal_daemon("0", signal.SIGTERM)
+        self.signal_daemon("1", signal.SIGTERM)
+        process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 0)
+        self.assert_nothing_left()
+
+    # ---- config -----------------------------------------------------------------------------
+
+    BASE = """{ "train_batch_size": 16, "optimizer": { "type": "AdamW",
+      "params": { "lr": 3e-4, "betas": [0.9, 0.999], "eps": 1e-08 } },
+      "bf16": { "enabled": false }, "odd \\u00e9": null, "big": 12345678901234567890 }"""
+
+    def test_overrides(self):
+        base = self.write("base.json", self.BASE)
+        code, out, err = self.run_zerorun(
+            "-n", "1", "--no-prefix", "--config", base, "-o", "zero_optimization.stage=2",
+            "-o", "bf16.enabled=true", "-o", "optimizer.params.lr=1e-3",
+            "-o", "optimizer.params.betas=[0.8,0.9]", "-o", "optimizer.type=SGD",
+            "-o", "a.b.c={\"d\":[]}", "-o", "text=a=b, c", "-o", "empty=",
+            "-o", "train_batch_size=32", "-o", "train_batch_size=64",
+            "--", "sh", "-c", "cat $ZERO_CONFIG")
+        self.assertEqual(code, 0, err)
+        expected = json.loads(self.BASE)
+        expected["zero_optimization"] = {"stage": 2}
+        expected["bf16"]["enabled"] = True
+        expected["optimizer"]["type"] = "SGD"
+        expected["optimizer"]["params"].update(lr=1e-3, betas=[0.8, 0.9])
+        expected.update(a={"b": {"c": {"d": []}}}, text="a=b, c", empty="", train_batch_size=64)
+        self.assertEqual(json.loads(out), expected)
+        self.assertIn("1e-08", out)
+
+    def test_config_without_overrides_is_passed_as_it_is(self):
+        base = self.write("base.json", self.BASE)
+        command = ("--", "sh", "-c", "echo $ZERO_CONFIG")
+        code, out, _ = self.run_zerorun("-n", "1", "--no-prefix", "--config",
+                                        os.path.relpath(base), *command)
+        self.assertEqual((code, out), (0, base + "\n"))
+        self.env["ZERO_CONFIG"] = base
+        code, out, _ = self.run_zerorun("-n", "1", "--no-prefix", *command)
+        self.assertEqual((code, out), (0, base + "\n"))
+
+    def test_default_config_lies_beside_the_trainer(self):
+        self.write("learner.sh", "#!/bin/sh\nexec cat $ZERO_CONFIG\n", 0o755)
+        os.mkdir(self.path("bin"))
+        os.symlink("../learner.sh", self.path("bin/learner"))
+        self.env["PATH"] = self.path("bin") + ":" + self.env["PATH"]
+        code, _, err = self.run_zerorun("-n", "1", "-o", "a=1", "--", "learner")
+        self.assertEqual(code, 64)
+        self.assertIn("%s/learner.json cannot be read: give one with --config"
+                      % os.path.realpath(self.folder), err)
+        self.write("learner.json", "{\"b\": 2}")
+        code, out, err = self.run_zerorun(
+            "-n", "1", "--no-prefix", "-o", "a=1", "--", "learner")
+        self.assertEqual((code, json.loads(out or "0")), (0, {"a": 1, "b": 2}), err)
+
+    def test_overrides_that_do_not_fit(self):
+        base = self.write("base.json", self.BASE)
+        broken = self.write("broken.json", "{ \"a\": 1,, }")
+        for config, override, text in (
+                (base, "optimizer.type.x=1", "\"optimizer.type\" is not an object"),
+                (base, "train_batch_size.x=1", "\"train_batch_size\" is not an object"),
+                (broken, "a=1", "broken.json is not JSON")):
+            code, _, err = self.run_zerorun(
+                "-n", "1", "--config", config, "-o", override, "--", "true")
+            self.assertEqual(code, 64, err)
+            self.assertIn(text, err)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
