@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-const char *argp_program_version = "zerorun " ZEROD_VERSION;
+/* glibc looks for it by name, so it must not be hidden. */
+__attribute__((visibility("default"))) const char *argp_program_version = "zerorun " ZEROD_VERSION;
 
 enum long_option {
     KEY_RUNTIME_DIR = 256,
