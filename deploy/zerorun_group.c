@@ -38,6 +38,7 @@ struct group {
     int64_t deadline_ms; /* of the phase */
     bool killed;         /* the phase's processes were sent SIGKILL */
     bool orphaned;       /* the front process is dead */
+    bool hurried;        /* asked twice to end */
     int code;
     int stop_signal; /* that a user sent, 0 if none did */
 };
@@ -255,7 +256,8 @@ static void take_signal(struct group *group, int signal)
         break;
     default:
         if (group->stop_signal != 0) {
-            group->deadline_ms = 0; /* asked twice: no more patience */
+            group->hurried = true;
+            group->deadline_ms = 0;
             break;
         }
         group->stop_signal = signal;
@@ -307,7 +309,8 @@ static void advance(struct group *group)
             break;
         signal_all(group, group->daemons, SIGTERM);
         signal_all(group, group->daemons, SIGCONT);
-        enter(group, STOPPING_DAEMONS, (int64_t)group->plan->options->grace_s * 1000);
+        enter(group, STOPPING_DAEMONS,
+              group->hurried ? 0 : (int64_t)group->plan->options->grace_s * 1000);
         break;
     case STOPPING_DAEMONS:
         if (stopped(group, group->daemons))

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_options.h"
 
+#include "proto/layout.h"
+
 #include <argp.h>
 #include <err.h>
 #include <errno.h>
@@ -20,8 +22,10 @@ enum long_option {
     KEY_ZEROD
 };
 
+_Static_assert(ZERO_MAX_WORLD == 128, "the help of -n says 128");
+
 static const struct argp_option table[] = {
-    { NULL, 'n', "N", 0, "Start N daemons and N trainers (1 to 1024)", 0 },
+    { NULL, 'n', "N", 0, "Start N daemons and N trainers (1 to 128)", 0 },
     { "config", 'c', "FILE", 0, "The trainers' config; ZERO_CONFIG if not given", 0 },
     { NULL, 'o', "KEY=VALUE", 0,
       "Override a key of the config by its dotted path, such as zero_optimization.stage=2; the "
@@ -102,8 +106,10 @@ static void check(struct argp_state *state, const struct options *options)
                    options->trainer[0]);
     if (!options->daemons_only && options->trainer == NULL)
         argp_error(state, "name the trainer to start after --, or say --daemons-only");
-    if (options->daemons_only && options->override_count > 0)
-        argp_error(state, "-o changes the config that trainers bring; --daemons-only starts none");
+    if (options->daemons_only && options->max_restarts > 0)
+        argp_error(state, "--daemons-only starts no trainer, so --max-restarts has no meaning");
+    if (options->daemons_only && options->override_count > 0 && options->config == NULL)
+        argp_error(state, "with --daemons-only, -o needs a --config to change");
 }
 
 static error_t parse(int key, char *argument, struct argp_state *state)
@@ -112,7 +118,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 
     switch (key) {
     case 'n':
-        options->world = parse_count(state, "-n", argument, WORLD_LARGEST);
+        options->world = parse_count(state, "-n", argument, ZERO_MAX_WORLD);
         break;
     case 'c':
         options->config = argument;

@@ -4,7 +4,7 @@
  * Owns    the list of overrides; the texts are main's argv or the environment's.
  * Thread  main.
  * Fails   a wrong command line ends the process with EXIT_USAGE and a sentence.
- * Uses    argp.   Used by every part of zerorun.
+ * Uses    argp, proto/layout.h.   Used by every part of zerorun.
  */
 #ifndef DEPLOY_ZERORUN_OPTIONS_H
 #define DEPLOY_ZERORUN_OPTIONS_H

@@ -11,7 +11,8 @@
 static void forget_systemd(struct environment *environment)
 {
     static const char *const names[] = { "NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID",
-                                         "LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES" };
+                                         "LISTEN_FDS",    "LISTEN_PID",    "LISTEN_FDNAMES",
+                                         "JOURNAL_STREAM" };
 
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
         environment_unset(environment, names[i]);
@@ -109,6 +110,7 @@ void start_say_how(const struct plan *plan, struct output *output)
     for (uint32_t r = 0; r < world; r++)
         output_print(output,
                      "RANK=%u LOCAL_RANK=%u WORLD_SIZE=%u LOCAL_WORLD_SIZE=%u "
-                     "ZERO_SOCKET=%s/rank-%u.sock ZERO_RUNTIME_DIR=%s\n",
-                     r, r, world, world, path, r, path);
+                     "ZERO_SOCKET=%s/rank-%u.sock ZERO_RUNTIME_DIR=%s%s%s\n",
+                     r, r, world, world, path, r, path, plan->config != NULL ? " ZERO_CONFIG=" : "",
+                     plan->config != NULL ? plan->config : "");
 }

@@ -45,7 +45,7 @@ if mode == "die early":
 if mode != "silent":
     n = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     n.sendto(b"STATUS=fine\\nREADY=1\\n", os.environ["NOTIFY_SOCKET"])
-signal.sigwait([signal.SIGTERM])
+signal.sigwait([signal.SIGUSR2 if mode == "deaf" else signal.SIGTERM])
 print("down", flush=True)
 sys.exit(6 if mode == "end badly" else 0)
 """ % PYTHON
@@ -292,10 +292,12 @@ class Zerorun(unittest.TestCase):
         for arguments, text in (
                 ((), "say with -n"), (("-n", "0", "--", "true"), "say with -n"),
                 (("-n", "2"), "name the trainer"), (("-n", "x", "--", "true"), "whole number"),
-                (("-n", "2000", "--", "true"), "1024"), (("-n", "1", "--grace", "-1"), "grace"),
+                (("-n", "129", "--", "true"), "128"), (("-n", "1", "--grace", "-1"), "grace"),
                 (("-n", "1", "-o", "novalue", "--", "true"), "path.to.key=value"),
                 (("-n", "1", "-o", "a..b=1", "--", "true"), "path.to.key=value"),
                 (("-n", "1", "--daemons-only", "--", "true"), "leave \"true\" out"),
+                (("-n", "1", "--daemons-only", "--max-restarts", "1"), "no meaning"),
+                (("-n", "1", "--daemons-only", "-o", "a=1"), "needs a --config"),
                 (("-n", "1", "--", "no-such-program"), "PATH"),
                 (("-n", "1", "--", "/etc/passwd"), "not a program"),
                 (("-n", "1", "--zerod", "/no/zerod", "--", "true"), "/no/zerod"),
@@ -375,6 +377,7 @@ while True:
         self.assert_nothing_left()
 
     def test_second_signal_ends_the_grace(self):
+        self.env["FAKE_ZEROD_1"] = "deaf"
         process = self.start_pair("ignore", "--grace", "10000")
         process.send_signal(signal.SIGINT)
         self.assertIn("got SIGINT", process.stdout.readline())
@@ -509,11 +512,14 @@ while True:
     # ---- daemons only -----------------------------------------------------------------------
 
     def test_daemons_only(self):
-        process = self.start("-n", "2", "--daemons-only")
+        config = self.write("base.json", "{\"a\": 1}")
+        process = self.start("-n", "2", "--daemons-only", "--config", config, "-o", "b=2")
         lines = [process.stdout.readline() for _ in range(2)]
         for rank, line in enumerate(lines):
             words = dict(word.split("=", 1) for word in line.split())
             self.assertEqual((words["RANK"], words["WORLD_SIZE"]), (str(rank), "2"))
+            with open(words["ZERO_CONFIG"]) as file:
+                self.assertEqual(json.load(file), {"a": 1, "b": 2})
             client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             client.connect(words["ZERO_SOCKET"])
             client.close()
