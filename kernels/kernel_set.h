@@ -54,7 +54,8 @@ struct adam_op {
 };
 
 /* torch.optim.SGD: g += wd p; buf = first ? g : mu buf + (1 - dampening) g; nesterov: g += mu buf,
- * otherwise g = buf; p -= lr g. Without momentum buf is NULL. */
+ * otherwise g = buf; p -= lr g. Each sum with a product is one fma. Without momentum buf is NULL;
+ * the first step does not read it. */
 struct sgd_op {
     float *p, *buf;
     const float *g;
@@ -87,7 +88,7 @@ struct kernel_set {
     void (*square_sum)(const float *x, size_t chunk_count, double *out);
     void (*adam)(const struct adam_op *op);
     void (*sgd)(const struct sgd_op *op);
-    /* Round to nearest even; NaN becomes 0x7fc0 in bf16. For fp32 a copy. */
+    /* Round to nearest even; NaN becomes 0x7fc0 in bf16 and 0x7e00 in fp16. For fp32 a copy. */
     void (*narrow)(void *to, enum kernel_dtype dtype, const float *from, size_t count);
     void (*widen)(float *to, const void *from, enum kernel_dtype dtype, size_t count);
 };
@@ -97,6 +98,10 @@ extern const struct kernel_set kernels_scalar, kernels_avx2, kernels_avx512;
 /* The fastest set this CPU can run, or the one named by `forced` (NULL: none forced). NULL if the
  * forced one does not exist or cannot run here; known names are in *out_names. */
 const struct kernel_set *kernel_set_find(const char *forced, const char **out_names);
+
+/* Whether the calling thread rounds to nearest and keeps denormals (no FTZ, no DAZ). Every kernel
+ * relies on it; a library that was built for speed may have changed it. */
+bool kernel_float_mode_ok(void);
 
 #ifdef __cplusplus
 }

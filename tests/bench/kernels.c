@@ -1,0 +1,349 @@
+/* SPDX-License-Identifier: MIT */
+/* bench_kernels: what the kernels take an element, beside the time that moving the same bytes
+ * takes in the same run. Usage: bench_kernels [--params N] [--json FILE] */
+#include "kernels/kernel_set.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+/* In L2: 18 bytes a parameter stay there. */
+enum { CACHED = 32 << 10, ARRAYS = 5, REPEATS = 5 };
+
+struct bench {
+    float *array[ARRAYS]; /* p, m, v, g, and the 16-bit copy */
+    size_t count;
+    FILE *json;
+    bool first;
+};
+
+/* goal: the ratio to the floor that must not be passed; 0: none is set. */
+struct figure {
+    const char *name, *set, *config;
+    double value, floor, goal;
+};
+
+enum load { NORMAL, DENORMAL_M, DENORMAL_M_V, DENORMAL_ALL };
+static const char *const load_names[] = { "normal", "denormal m", "denormal m, v",
+                                          "denormal m, v, g" };
+
+static double now_ns(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec * 1e9 + (double)t.tv_nsec;
+}
+
+static void report(struct bench *b, const struct figure *f)
+{
+    const double ratio = f->value / f->floor;
+    const bool met = f->goal <= 0 || ratio <= f->goal;
+
+    printf("%-18s %-7s %-28s %8.3f %8.3f %6.2f", f->name, f->set, f->config, f->value, f->floor,
+           ratio);
+    if (f->goal > 0)
+        printf("  %s %.2f", met ? "within" : "ABOVE", f->goal);
+    putchar('\n');
+    if (b->json == NULL)
+        return;
+    fprintf(b->json,
+            "%s\n  {\"name\": \"%s\", \"config\": \"%s, %s\", \"value\": %.4f, \"unit\": "
+            "\"ns/element\", \"floor\": %.4f, \"ratio\": %.3f, ",
+            b->first ? "" : ",", f->name, f->set, f->config, f->value, f->floor, ratio);
+    if (f->goal > 0)
+        fprintf(b->json, "\"goal\": %.2f, \"met\": %s}", f->goal, met ? "true" : "false");
+    else
+        fprintf(b->json, "\"goal\": null, \"met\": null}");
+    b->first = false;
+}
+
+static void fill(struct bench *b, size_t count, enum load load)
+{
+    for (size_t i = 0; i < count; i++) {
+        const float x = (float)(i * 2654435761u % 1000 + 1);
+
+        b->array[0][i] = x * 1e-3f;
+        b->array[1][i] = load == NORMAL ? x * 1e-6f : x * 0x1p-149f;
+        b->array[2][i] = load < DENORMAL_M_V ? x * 1e-9f : x * 0x1p-149f;
+        b->array[3][i] = load == NORMAL ? x * 1e-5f : load == DENORMAL_ALL ? x * 0x1p-149f : 0.0f;
+    }
+}
+
+/* Constants that leave m and v where they were put: denormals stay denormals. */
+static double adam_ns(const struct bench *b, const struct kernel_set *set, size_t count)
+{
+    const size_t turns = count == CACHED ? 400 : 1;
+    double best = 1e300;
+    struct adam_op op = { .p = b->array[0],
+                          .m = b->array[1],
+                          .v = b->array[2],
+                          .g = b->array[3],
+                          .narrow = b->array[4],
+                          .narrow_dtype = KERNEL_BF16,
+                          .count = count,
+                          .factor = 1,
+                          .k = adam_constants(1e-3, 0.9, 0.999, 1e-8, 0.01, true, 1000) };
+
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        const double start = now_ns();
+
+        for (size_t i = 0; i < turns; i++)
+            set->adam(&op);
+        const double took = (now_ns() - start) / (double)(turns * count);
+
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+/* The same streams without arithmetic: 16 bytes read and 14 written, each array once, with p, m and
+ * v written where they were read. */
+static inline __attribute__((always_inline)) void move_streams(float *const *array, size_t count)
+{
+    uint16_t *half = (void *)array[4];
+
+    for (size_t at = 0; at < count; at += 64) {
+        float *restrict p = array[0] + at, *restrict m = array[1] + at, *restrict v = array[2] + at;
+        const float *restrict g = array[3] + at;
+
+        _Pragma("omp simd") for (size_t i = 0; i < 64; i++)
+        {
+            uint32_t u[4];
+
+            memcpy(&u[0], p + i, 4);
+            memcpy(&u[1], m + i, 4);
+            memcpy(&u[2], v + i, 4);
+            memcpy(&u[3], g + i, 4);
+            u[1] ^= u[3];
+            u[2] ^= u[3];
+            u[0] ^= u[3];
+            memcpy(p + i, &u[0], 4);
+            memcpy(m + i, &u[1], 4);
+            memcpy(v + i, &u[2], 4);
+            half[at + i] = (uint16_t)(u[0] >> 16);
+        }
+    }
+}
+
+#ifdef __x86_64__
+__attribute__((target("avx2"))) static void move_avx2(float *const *array, size_t count)
+{
+    move_streams(array, count);
+}
+#endif
+
+static void move_any(float *const *array, size_t count)
+{
+    move_streams(array, count);
+}
+
+/* Half the widest registers are enough to keep memory busy. */
+static void (*mover(void))(float *const *, size_t)
+{
+#ifdef __x86_64__
+    if (kernels_avx2.usable())
+        return move_avx2;
+#endif
+    return move_any;
+}
+
+static double adam_floor_ns(const struct bench *b)
+{
+    void (*const move)(float *const *, size_t) = mover();
+    double best = 1e300;
+
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        const double start = now_ns();
+
+        move(b->array, b->count);
+        const double took = (now_ns() - start) / (double)b->count;
+
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+/* memcpy of half as many bytes, so that reads and writes together are `bytes` an element. */
+static double copy_ns(const struct bench *b, size_t count, double bytes)
+{
+    const size_t size = count / 2 * sizeof(float) * 2;
+    double best = 1e300;
+
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        const double start = now_ns();
+
+        memcpy(b->array[0], b->array[1], size);
+        const double took = (now_ns() - start) / (double)(2 * size) * bytes;
+
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+static double reduce_ns(const struct bench *b, const struct kernel_set *set, uint32_t sources)
+{
+    const void *from[4] = { b->array[1], b->array[2], b->array[3], b->array[4] };
+    const struct reduce_op op = { .sum = b->array[0],
+                                  .sources = from,
+                                  .source_count = sources,
+                                  .dtype = KERNEL_BF16,
+                                  .count = b->count };
+    double best = 1e300;
+
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        const double start = now_ns();
+
+        set->reduce(&op);
+        const double took = (now_ns() - start) / (double)b->count;
+
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+static double norm_ns(const struct bench *b, const struct kernel_set *set)
+{
+    const size_t chunks = b->count / KERNEL_NORM_CHUNK;
+    double *out = (void *)b->array[4], best = 1e300;
+
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        const double start = now_ns();
+
+        set->square_sum(b->array[3], chunks, out);
+        const double took = (now_ns() - start) / (double)(chunks * KERNEL_NORM_CHUNK);
+
+        best = took < best ? took : best;
+    }
+    return best;
+}
+
+static void adam_figures(struct bench *b, const struct kernel_set *set, double floor)
+{
+    char config[64];
+    double normal = 0;
+
+    for (int load = NORMAL; load <= DENORMAL_ALL; load++) {
+        fill(b, CACHED, (enum load)load);
+        const double ns = adam_ns(b, set, CACHED);
+
+        normal = load == NORMAL ? ns : normal;
+        snprintf(config, sizeof config, "L2, %s / normal", load_names[load]);
+        report(b, &(struct figure){ .name = "adam bf16",
+                                    .set = set->name,
+                                    .config = config,
+                                    .value = ns,
+                                    .floor = normal,
+                                    .goal = load == DENORMAL_M || load == DENORMAL_M_V ? 2.5 : 0 });
+    }
+    for (int load = NORMAL; load <= DENORMAL_ALL; load++) {
+        fill(b, b->count, (enum load)load);
+        const double ns = adam_ns(b, set, b->count);
+
+        snprintf(config, sizeof config, "memory, %s / floor", load_names[load]);
+        report(b, &(struct figure){ .name = "adam bf16",
+                                    .set = set->name,
+                                    .config = config,
+                                    .value = ns,
+                                    .floor = floor,
+                                    .goal = load == NORMAL && set != &kernels_scalar ? 1.25 : 0 });
+    }
+}
+
+static void run(struct bench *b)
+{
+    static const char *const names[] = { "avx512", "avx2", "scalar" };
+
+    fill(b, b->count, NORMAL);
+    const double floor = adam_floor_ns(b), byte = copy_ns(b, b->count, 1);
+
+    printf("%zu parameters; same streams, no arithmetic: %.3f ns (%.1f GB/s); memcpy %.1f GB/s\n",
+           b->count, floor, 30 / floor, 1 / byte);
+    printf("%-18s %-7s %-28s %8s %8s %6s\n", "what", "set", "config", "ns", "floor", "ratio");
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const struct kernel_set *set = kernel_set_find(names[i], NULL);
+
+        if (set == NULL)
+            continue;
+        adam_figures(b, set, floor);
+        fill(b, b->count, NORMAL);
+        for (uint32_t sources = 2; sources <= 4; sources += 2)
+            report(b, &(struct figure){ .name = sources == 2 ? "reduce 2" : "reduce 4",
+                                        .set = set->name,
+                                        .config = "memory, bf16 / memcpy",
+                                        .value = reduce_ns(b, set, sources),
+                                        .floor = byte * (4 + 2.0 * sources) });
+        report(b, &(struct figure){ .name = "square_sum",
+                                    .set = set->name,
+                                    .config = "memory, fp32 / memcpy",
+                                    .value = norm_ns(b, set),
+                                    .floor = byte * 4 });
+    }
+}
+
+static bool open_bench(struct bench *b)
+{
+    for (int i = 0; i < ARRAYS; i++) {
+        void *memory = mmap(NULL, b->count * sizeof(float), PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+
+        if (memory == MAP_FAILED) {
+            fprintf(stderr, "bench_kernels: %zu parameters need %zu bytes of memory: %s\n",
+                    b->count, ARRAYS * b->count * sizeof(float), strerror(errno));
+            return false;
+        }
+        b->array[i] = memory;
+    }
+    return true;
+}
+
+static bool parse_count(const char *text, struct bench *b)
+{
+    char *end = NULL;
+
+    b->count = strtoull(text, &end, 10) / 1024 * 1024;
+    return *end == '\0' && b->count >= CACHED;
+}
+
+static bool parse_json(const char *path, struct bench *b)
+{
+    b->json = fopen(path, "w");
+    if (b->json == NULL)
+        fprintf(stderr, "bench_kernels: open %s: %s\n", path, strerror(errno));
+    return b->json != NULL;
+}
+
+static bool parse(int argc, char **argv, struct bench *b)
+{
+    bool ok = argc % 2 == 1;
+
+    for (int i = 1; ok && i < argc; i += 2)
+        if (strcmp(argv[i], "--params") == 0)
+            ok = parse_count(argv[i + 1], b);
+        else
+            ok = strcmp(argv[i], "--json") == 0 && parse_json(argv[i + 1], b);
+    return ok;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = { .count = 64u << 20, .first = true };
+
+    if (!parse(argc, argv, &b)) {
+        fprintf(stderr, "usage: bench_kernels [--params N, at least %d] [--json FILE]\n", CACHED);
+        return 2;
+    }
+    if (!open_bench(&b))
+        return 1;
+    if (b.json)
+        fputs("[", b.json);
+    run(&b);
+    if (b.json) {
+        fputs("\n]\n", b.json);
+        return fclose(b.json) != 0;
+    }
+    return 0;
+}
