@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: MIT */
+/* Finding the daemon, and leaving it. */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/client.h"
+
+enum { DEFAULT_DEADLINE_MS = 60000, RETRY_MS = 20 };
+
+static int64_t now_ms(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static zero_status find_socket(const char *path, struct sockaddr_un *out)
+{
+    if (path == NULL)
+        path = getenv("ZERO_SOCKET");
+    if (path == NULL || *path == '\0')
+        return client_fail(
+            NULL, ZERO_INVALID_ARGUMENT, "attach",
+            "no socket is named: start the trainer with zerorun, or set ZERO_SOCKET to "
+            "the daemon's rank-R.sock");
+    memset(out, 0, sizeof *out);
+    out->sun_family = AF_UNIX;
+    if (strlen(path) >= sizeof out->sun_path)
+        return client_fail(
+            NULL, ZERO_INVALID_ARGUMENT, "attach",
+            "the socket path has %zu bytes, at most %zu: use a shorter runtime folder",
+            strlen(path), sizeof out->sun_path - 1);
+    memcpy(out->sun_path, path, strlen(path));
+    return zero_success();
+}
+
+/* The daemon may not listen yet, or its queue may be full for a moment. */
+static zero_status connect_until(const struct sockaddr_un *address, int64_t end, int *out)
+{
+    static const struct timespec pause = { .tv_sec = 0, .tv_nsec = RETRY_MS * 1000000L };
+
+    for (;;) {
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        if (fd < 0)
+            return client_fail(NULL, ZERO_SYSTEM, "attach", "socket: %s", strerror(errno));
+        if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0) {
+            *out = fd;
+            return zero_success();
+        }
+        int error = errno;
+        close(fd);
+        bool later = error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == EINTR;
+        if (!later || now_ms() > end)
+            return client_fail(NULL, later ? ZERO_DEADLINE : ZERO_SYSTEM, "attach",
+                               "%s: %s: is zerod running?", address->sun_path, strerror(error));
+        nanosleep(&pause, NULL);
+    }
+}
+
+zero_status client_receive(zero_client *client, enum zero_frame_type type, size_t fds,
+                           int deadline_ms, struct zero_frame *out)
+{
+    struct zero_detail detail = { "" };
+    zero_status s = zero_frame_receive(client->socket, fds, deadline_ms, out, &detail);
+
+    if (s.code == ZERO_DEADLINE)
+        return client_fail(client, s.code, "hear daemon",
+                           "the daemon of rank %u did not answer in %d ms: is it stopped?",
+                           client->rank, deadline_ms);
+    if (zero_failed(s)) {
+        atomic_store(&client->lost, true);
+        return client_fail(client, s.code, "hear daemon", "%s", detail.text);
+    }
+    if (out->type == type)
+        return s;
+    if (out->type == ZERO_FRAME_ERROR) {
+        const Zero__V1__Error *error = (const Zero__V1__Error *)out->message;
+        s = client_fail(client, (zero_code)error->code, "ask daemon", "%s", error->text);
+    } else {
+        s = client_fail(client, ZERO_PROTOCOL, "hear daemon", "frame type %d came, not %d",
+                        (int)out->type, (int)type);
+    }
+    zero_frame_release(out);
+    return s;
+}
+
+static zero_status greet(zero_client *client, int deadline_ms)
+{
+    Zero__V1__Hello hello = ZERO__V1__HELLO__INIT;
+    struct zero_frame frame;
+
+    hello.protocol = ZERO_PROTOCOL_VERSION;
+    hello.role = (uint32_t)client->role;
+    zero_status s =
+        zero_frame_send(client->socket, ZERO_FRAME_HELLO, &hello.base, NULL, deadline_ms);
+    if (zero_failed(s))
+        return client_fail(client, s.code, "attach", "the daemon closed the connection");
+    s = client_receive(client, ZERO_FRAME_WELCOME, 0, deadline_ms, &frame);
+    if (zero_failed(s))
+        return s;
+    const Zero__V1__Welcome *welcome = (const Zero__V1__Welcome *)frame.message;
+    client->rank = client->info.rank = welcome->rank;
+    client->world = client->info.world = welcome->world;
+    if (welcome->protocol != ZERO_PROTOCOL_VERSION)
+        s = client_fail(client, ZERO_VERSION, "attach",
+                        "the daemon speaks protocol %" PRIu32 ", this library %d: install the same "
+                        "version of both",
+                        welcome->protocol, ZERO_PROTOCOL_VERSION);
+    else if (welcome->world == 0 || welcome->world > ZERO_MAX_WORLD ||
+             welcome->rank >= welcome->world)
+        s = client_fail(client, ZERO_PROTOCOL, "attach",
+                        "the daemon says it is rank %" PRIu32 " of %" PRIu32, welcome->rank,
+                        welcome->world);
+    zero_frame_release(&frame);
+    return s;
+}
+
+zero_status zero_attach(const struct zero_attach_options *options, zero_client **out,
+                        struct zero_detail *out_detail)
+{
+    static const struct zero_attach_options defaults = { NULL, ZERO_TRAINER, 0 };
+    struct sockaddr_un address;
+    zero_client *client = NULL;
+    int socket = -1;
+
+    if (options == NULL)
+        options = &defaults;
+    uint32_t limit = options->deadline_ms ? options->deadline_ms : DEFAULT_DEADLINE_MS;
+    zero_status s = find_socket(options->socket, &address);
+    if (zero_failed(s))
+        goto out;
+    s = connect_until(&address, now_ms() + limit, &socket);
+    if (zero_failed(s))
+        goto out;
+    client = calloc(1, sizeof *client);
+    if (client == NULL) {
+        s = client_fail(NULL, ZERO_NO_MEMORY, "attach", "%zu bytes", sizeof *client);
+        close(socket);
+        goto out;
+    }
+    client->socket = socket;
+    client->role = options->role;
+    client->deadline_ms = limit;
+    s = greet(client, (int)limit);
+    if (zero_failed(s))
+        goto out;
+    *out = client;
+    return s;
+out:
+    if (out_detail != NULL)
+        snprintf(out_detail->text, sizeof out_detail->text, "%s", zero_error_text(client));
+    zero_detach(client);
+    return s;
+}
+
+void zero_detach(zero_client *client)
+{
+    if (client == NULL)
+        return;
+    mapping_close(client);
+    zero_layout_destroy(client->layout);
+    free(client->blob);
+    close(client->socket);
+    free(client);
+}
+
+const struct zero_client_info *zero_client_info(const zero_client *client)
+{
+    return &client->info;
+}

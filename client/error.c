@@ -1,0 +1,28 @@
+/* SPDX-License-Identifier: MIT */
+/* The text of a thread's last failure, kept with the client it was on. */
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "client/client.h"
+
+static _Thread_local struct {
+    const zero_client *client;
+    char text[ZERO_DETAIL_BYTES];
+} last;
+
+zero_status client_fail(const zero_client *client, zero_code code, const char *doing,
+                        const char *format, ...)
+{
+    va_list args;
+
+    last.client = client;
+    va_start(args, format);
+    vsnprintf(last.text, sizeof last.text, format, args);
+    va_end(args);
+    return (zero_status){ code, doing };
+}
+
+const char *zero_error_text(const zero_client *client)
+{
+    return client == last.client ? last.text : "";
+}

@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* The daemon's memory in this process: ring, bell, windows, and the gathered model side by side. */
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include "client/client.h"
+
+enum { FD_RING, FD_BELL, FD_WINDOW, FD_STAGING, FD_PARAM };
+
+static zero_status check_size(zero_client *client, int fd, uint64_t least, const char *what)
+{
+    struct stat stat;
+
+    if (fstat(fd, &stat) != 0 || stat.st_size < 0 || (uint64_t)stat.st_size < least)
+        return client_fail(client, ZERO_PROTOCOL, "map memory",
+                           "the daemon's %s is smaller than the %llu bytes it must have", what,
+                           (unsigned long long)least);
+    return zero_success();
+}
+
+static uint64_t pages(uint64_t bytes)
+{
+    return (bytes + ZERO_PAGE_BYTES - 1) / ZERO_PAGE_BYTES * ZERO_PAGE_BYTES;
+}
+
+static zero_status map_whole(zero_client *client, int fd, uint64_t bytes, const char *what,
+                             struct mapping *out)
+{
+    zero_status s = check_size(client, fd, bytes, what);
+    if (zero_failed(s))
+        return s;
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return client_fail(client, ZERO_NO_MEMORY, "map memory", "%s: %s", what, strerror(errno));
+    madvise(base, bytes, MADV_DONTFORK); /* a child that trainers fork must not write here */
+    *out = (struct mapping){ base, bytes };
+    return s;
+}
+
+/* Stage 3: shard l of rank r's arena stands at its place in the flat vector of layer l. */
+static zero_status map_shards(zero_client *client, const int *fds)
+{
+    uint64_t each = zero_dtype_bytes(client->info.param_dtype);
+    unsigned char *base = client->param_map.base;
+
+    for (uint32_t r = 0; r < client->world; r++) {
+        zero_status s =
+            check_size(client, fds[r], client->layout->shard_total * each, "parameter arena");
+        if (zero_failed(s))
+            return s;
+        for (uint32_t l = 0; l < client->layout->layer_count; l++) {
+            const struct zero_layer *layer = &client->layout->layers[l];
+            void *at = base + (layer->flat_offset + r * layer->shard) * each;
+            if (mmap(at, layer->shard * each, PROT_READ, MAP_SHARED | MAP_FIXED, fds[r],
+                     (off_t)(layer->shard_offset * each)) == MAP_FAILED)
+                return client_fail(client, ZERO_NO_MEMORY, "map parameters",
+                                   "layer %s of rank %u: %s (vm.max_map_count must allow layers x "
+                                   "ranks mappings)",
+                                   layer->name, r, strerror(errno));
+        }
+    }
+    return zero_success();
+}
+
+static zero_status map_params(zero_client *client, const int *fds)
+{
+    uint64_t bytes = client->layout->flat_total * zero_dtype_bytes(client->info.param_dtype);
+    bool sharded = client->info.stage == 3;
+    zero_status s = zero_success();
+
+    if (!sharded)
+        s = check_size(client, fds[0], bytes, "parameter arena");
+    if (zero_failed(s))
+        return s;
+    void *base =
+        sharded ? mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fds[0], 0);
+    if (base == MAP_FAILED)
+        return client_fail(client, ZERO_NO_MEMORY, "map parameters", "%llu bytes: %s",
+                           (unsigned long long)bytes, strerror(errno));
+    client->param_map = (struct mapping){ base, bytes };
+    if (sharded)
+        s = map_shards(client, fds);
+    madvise(base, bytes, MADV_DONTFORK);
+    client->params = base;
+    return s;
+}
+
+static zero_status map_trainer(zero_client *client, const struct zero_frame *frame)
+{
+    const Zero__V1__Registered *message = (const Zero__V1__Registered *)frame->message;
+    const struct {
+        int fd;
+        uint64_t bytes;
+        const char *what;
+        struct mapping *to;
+    } parts[] = {
+        { FD_RING, pages(sizeof(struct zero_ring)), "ring", &client->ring_map },
+        { FD_BELL, ZERO_PAGE_BYTES, "bell", &client->bell_map },
+        { FD_WINDOW, message->window_bytes, "gradient window", &client->window_map },
+        { FD_STAGING, 1 << 20, "staging", &client->staging_map },
+    };
+
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        zero_status s =
+            map_whole(client, frame->fds[parts[i].fd], parts[i].bytes, parts[i].what, parts[i].to);
+        if (zero_failed(s))
+            return s;
+    }
+    client->ring = client->ring_map.base;
+    client->bell = client->bell_map.base;
+    client->window = client->window_map.base;
+    return zero_success();
+}
+
+zero_status mapping_open(zero_client *client, const struct zero_frame *frame)
+{
+    bool trainer = client->role == ZERO_TRAINER;
+    size_t first = trainer ? FD_PARAM : 0;
+    size_t arenas = client->info.stage == 3 ? client->world : 1;
+    zero_status s;
+
+    if (frame->fd_count != first + arenas) {
+        s = client_fail(client, ZERO_PROTOCOL, "map memory", "the daemon sent %zu fds, not %zu",
+                        frame->fd_count, first + arenas);
+        goto out;
+    }
+    s = trainer ? map_trainer(client, frame) : zero_success();
+    if (zero_failed(s))
+        goto out;
+    s = map_params(client, frame->fds + first);
+out:
+    if (zero_failed(s))
+        mapping_close(client);
+    return s;
+}
+
+static void unmap(struct mapping *mapping)
+{
+    if (mapping->base != NULL)
+        munmap(mapping->base, mapping->bytes);
+    *mapping = (struct mapping){ NULL, 0 };
+}
+
+void mapping_close(zero_client *client)
+{
+    unmap(&client->ring_map);
+    unmap(&client->bell_map);
+    unmap(&client->window_map);
+    unmap(&client->staging_map);
+    unmap(&client->param_map);
+    client->ring = NULL;
+    client->bell = NULL;
+    client->window = NULL;
+    client->params = NULL;
+}

@@ -1,0 +1,317 @@
+/* SPDX-License-Identifier: MIT */
+/* The model: sent to the daemon or received from it, then mapped. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "client/client.h"
+
+enum {
+    FRAME_TENSORS = 100,            /* fit in a frame whatever their names and shapes */
+    REGISTER_MS = 24 * 3600 * 1000, /* the daemon has the deadline: the config's, not known here */
+};
+
+static zero_status send_frame(zero_client *client, enum zero_frame_type type, const void *message)
+{
+    zero_status s = zero_frame_send(client->socket, type, message, NULL, (int)client->deadline_ms);
+
+    if (s.code == ZERO_TOO_LARGE)
+        return client_fail(client, s.code, "register model", "a part of the model is over 64 KiB");
+    if (zero_failed(s))
+        return client_fail(client, s.code, "register model",
+                           "the daemon of rank %u does not listen", client->rank);
+    return s;
+}
+
+static zero_status send_layer(zero_client *client, const struct zero_layer_spec *layer,
+                              uint32_t index)
+{
+    Zero__V1__Tensor tensors[FRAME_TENSORS], *pointers[FRAME_TENSORS];
+    zero_status s = zero_success();
+
+    for (size_t t = 0; t < layer->tensor_count && !zero_failed(s);) {
+        Zero__V1__RegisterTensors message = ZERO__V1__REGISTER_TENSORS__INIT;
+        message.layer = index;
+        message.layer_name = (char *)(uintptr_t)layer->name;
+        message.tensors = pointers;
+        for (; t < layer->tensor_count && message.n_tensors < FRAME_TENSORS; t++) {
+            Zero__V1__Tensor *to = &tensors[message.n_tensors];
+            zero__v1__tensor__init(to);
+            to->name = (char *)(uintptr_t)layer->tensors[t].name;
+            to->shape = (uint64_t *)(uintptr_t)layer->tensors[t].shape;
+            to->n_shape = layer->tensors[t].dims;
+            to->lr_scale = layer->tensors[t].lr_scale;
+            to->weight_decay = layer->tensors[t].weight_decay;
+            pointers[message.n_tensors++] = to;
+        }
+        s = send_frame(client, ZERO_FRAME_REGISTER_TENSORS, &message.base);
+    }
+    return s;
+}
+
+/* The layout is checked here before anything is sent: a mistake costs no round trip. */
+static zero_status send_model(zero_client *client, const struct zero_model_spec *model)
+{
+    Zero__V1__RegisterConfig config = ZERO__V1__REGISTER_CONFIG__INIT;
+    Zero__V1__RegisterEnd end = ZERO__V1__REGISTER_END__INIT;
+    struct zero_detail detail = { "" };
+    struct zero_layout *layout = NULL;
+
+    zero_status s = zero_layout_create(model->layers, model->layer_count, client->world, ZERO_FP32,
+                                       &layout, &detail);
+    zero_layout_destroy(layout);
+    if (zero_failed(s))
+        return client_fail(client, s.code, s.doing, "%s", detail.text);
+    if (model->config == NULL)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "register model",
+                           "the model comes without a config");
+    config.json.data = (uint8_t *)(uintptr_t)model->config;
+    config.json.len = model->config_bytes;
+    s = send_frame(client, ZERO_FRAME_REGISTER_CONFIG, &config.base);
+    for (size_t l = 0; l < model->layer_count && !zero_failed(s); l++) {
+        s = send_layer(client, &model->layers[l], (uint32_t)l);
+        end.layers++;
+        end.tensors += (uint32_t)model->layers[l].tensor_count;
+    }
+    return zero_failed(s) ? s : send_frame(client, ZERO_FRAME_REGISTER_END, &end.base);
+}
+
+/* ---- a model that comes from the daemon
+ * ---------------------------------------------------------- */
+
+struct received {
+    struct zero_layer_spec *layers;
+    size_t layer_count;
+    struct zero_frame *frames; /* own the names and shapes */
+    size_t frame_count, room;
+    struct zero_tensor_spec *tensors;
+    size_t tensor_count;
+};
+
+static zero_status keep_frame(zero_client *client, struct received *received,
+                              const struct zero_frame *frame)
+{
+    const Zero__V1__RegisterTensors *message = (const Zero__V1__RegisterTensors *)frame->message;
+
+    if (received->frame_count == received->room) {
+        size_t room = received->room ? received->room * 2 : 16;
+        struct zero_frame *frames = realloc(received->frames, room * sizeof *frames);
+        if (frames == NULL)
+            return client_fail(client, ZERO_NO_MEMORY, "receive model", "%zu frames", room);
+        received->frames = frames;
+        received->room = room;
+    }
+    received->frames[received->frame_count++] = *frame;
+    received->tensor_count += message->n_tensors;
+    if (message->layer + 1 != received->layer_count && message->layer != received->layer_count)
+        return client_fail(client, ZERO_PROTOCOL, "receive model", "layers came out of order");
+    if (message->layer == received->layer_count)
+        received->layer_count++;
+    if (received->layer_count > ZERO_MAX_LAYERS || received->tensor_count > ZERO_MAX_TENSORS)
+        return client_fail(client, ZERO_TOO_LARGE, "receive model", "the model has too many parts");
+    return zero_success();
+}
+
+static zero_status receive_frames(zero_client *client, struct received *received)
+{
+    for (;;) {
+        struct zero_frame frame;
+        struct zero_detail detail = { "" };
+        zero_status s =
+            zero_frame_receive(client->socket, 0, (int)client->deadline_ms, &frame, &detail);
+        if (zero_failed(s))
+            return client_fail(client, s.code, "receive model", "%s", detail.text);
+        if (frame.type == ZERO_FRAME_REGISTER_TENSORS) {
+            s = keep_frame(client, received, &frame);
+            if (zero_failed(s))
+                return s;
+            continue;
+        }
+        bool end = frame.type == ZERO_FRAME_MODEL_END;
+        if (!end && frame.type == ZERO_FRAME_ERROR) {
+            const Zero__V1__Error *error = (const Zero__V1__Error *)frame.message;
+            s = client_fail(client, (zero_code)error->code, "ask daemon", "%s", error->text);
+        } else if (!end) {
+            s = client_fail(client, ZERO_PROTOCOL, "receive model", "frame type %d came",
+                            (int)frame.type);
+        }
+        zero_frame_release(&frame);
+        return s;
+    }
+}
+
+static zero_status build_specs(zero_client *client, struct received *received)
+{
+    size_t next = 0;
+
+    received->layers = calloc(received->layer_count + 1, sizeof *received->layers);
+    received->tensors = calloc(received->tensor_count + 1, sizeof *received->tensors);
+    if (received->layers == NULL || received->tensors == NULL)
+        return client_fail(client, ZERO_NO_MEMORY, "receive model", "%zu tensors",
+                           received->tensor_count);
+    for (size_t f = 0; f < received->frame_count; f++) {
+        const Zero__V1__RegisterTensors *message =
+            (const Zero__V1__RegisterTensors *)received->frames[f].message;
+        struct zero_layer_spec *layer = &received->layers[message->layer];
+        layer->name = message->layer_name;
+        for (size_t t = 0; t < message->n_tensors; t++, next++) {
+            const Zero__V1__Tensor *from = message->tensors[t];
+            if (layer->tensor_count++ == 0)
+                layer->tensors = &received->tensors[next];
+            received->tensors[next] =
+                (struct zero_tensor_spec){ .name = from->name,
+                                           .shape = from->shape,
+                                           .dims = (uint32_t)from->n_shape,
+                                           .lr_scale = from->lr_scale,
+                                           .weight_decay = from->weight_decay };
+        }
+    }
+    return zero_success();
+}
+
+static void free_received(struct received *received)
+{
+    for (size_t f = 0; f < received->frame_count; f++)
+        zero_frame_release(&received->frames[f]);
+    free(received->frames);
+    free(received->layers);
+    free(received->tensors);
+}
+
+/* ---- registered
+ * ---------------------------------------------------------------------------------- */
+
+static zero_status take_numbers(zero_client *client, const Zero__V1__Registered *message)
+{
+    struct zero_client_info *info = &client->info;
+
+    if (message->stage > 3 || message->param_dtype >= ZERO_DTYPES ||
+        message->grad_dtype >= ZERO_DTYPES)
+        return client_fail(client, ZERO_PROTOCOL, "register model",
+                           "the daemon answered with a stage or dtype that does not exist");
+    info->stage = message->stage;
+    info->param_dtype = (zero_dtype)message->param_dtype;
+    info->grad_dtype = (zero_dtype)message->grad_dtype;
+    info->epoch = message->epoch;
+    info->step = message->step;
+    info->updates = message->updates;
+    info->filled = message->filled;
+    info->lr = message->lr;
+    info->loss_scale = message->loss_scale;
+    info->train_batch = message->train_batch;
+    info->micro_batch = message->micro_batch;
+    info->accumulation = message->accumulation;
+    client->deadline_ms = message->deadline_ms;
+    atomic_store(&client->attempt, message->attempt);
+    free(client->blob);
+    client->blob = malloc(message->blob.len + 1);
+    if (client->blob == NULL)
+        return client_fail(client, ZERO_NO_MEMORY, "register model", "%zu bytes",
+                           message->blob.len);
+    if (message->blob.len > 0)
+        memcpy(client->blob, message->blob.data, message->blob.len);
+    info->blob_bytes = message->blob.len;
+    return zero_success();
+}
+
+static zero_status lay_out(zero_client *client, const struct zero_layer_spec *layers, size_t count)
+{
+    struct zero_detail detail = { "" };
+    zero_status s = zero_layout_create(layers, count, client->world, client->info.param_dtype,
+                                       &client->layout, &detail);
+
+    if (zero_failed(s))
+        return client_fail(client, s.code, s.doing, "%s", detail.text);
+    client->info.layer_count = client->layout->layer_count;
+    return s;
+}
+
+static void forget_layout(zero_client *client)
+{
+    zero_layout_destroy(client->layout);
+    client->layout = NULL;
+}
+
+static zero_status finish(zero_client *client, const struct zero_layer_spec *layers, size_t count)
+{
+    struct zero_frame frame;
+    zero_status s =
+        client_receive(client, ZERO_FRAME_REGISTERED, ZERO_FRAME_MAX_FDS, REGISTER_MS, &frame);
+
+    if (zero_failed(s))
+        return s;
+    s = take_numbers(client, (const Zero__V1__Registered *)frame.message);
+    if (!zero_failed(s))
+        s = lay_out(client, layers, count);
+    if (!zero_failed(s))
+        s = mapping_open(client, &frame);
+    if (zero_failed(s))
+        forget_layout(client);
+    zero_frame_release(&frame);
+    return s;
+}
+
+zero_status zero_register(zero_client *client, const struct zero_model_spec *model)
+{
+    Zero__V1__RegisterEnd nothing = ZERO__V1__REGISTER_END__INIT;
+    struct received received = { 0 };
+    zero_status s;
+
+    if (client->layout != NULL)
+        return client_fail(client, ZERO_INVALID_STATE, "register model",
+                           "this client has registered its model already");
+    if (model != NULL) {
+        s = send_model(client, model);
+        return zero_failed(s) ? s : finish(client, model->layers, model->layer_count);
+    }
+    s = send_frame(client, ZERO_FRAME_REGISTER_END, &nothing.base);
+    if (!zero_failed(s))
+        s = receive_frames(client, &received);
+    if (!zero_failed(s))
+        s = build_specs(client, &received);
+    if (!zero_failed(s))
+        s = finish(client, received.layers, received.layer_count);
+    free_received(&received);
+    return s;
+}
+
+zero_status model_check_layer(const zero_client *client, uint32_t layer)
+{
+    if (client->layout == NULL)
+        return client_fail(client, ZERO_INVALID_STATE, "use model",
+                           "no model yet: zero_register first");
+    if (layer >= client->layout->layer_count)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "use model", "layer %u: the model has %u",
+                           layer, client->layout->layer_count);
+    return zero_success();
+}
+
+zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_t tensor,
+                              uint64_t *out_offset, uint64_t *out_count)
+{
+    zero_status s = model_check_layer(client, layer);
+    if (zero_failed(s))
+        return s;
+    const struct zero_layer *l = &client->layout->layers[layer];
+    if (tensor >= l->tensor_count)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "find tensor",
+                           "tensor %u: layer %s has %u", tensor, l->name, l->tensor_count);
+    const struct zero_tensor *t = &client->layout->tensors[l->first_tensor + tensor];
+    *out_offset = t->offset;
+    *out_count = t->count;
+    return s;
+}
+
+zero_status zero_blob(const zero_client *client, void *to, size_t capacity, size_t *out_bytes)
+{
+    if (client->info.blob_bytes > capacity)
+        return client_fail(client, ZERO_TOO_LARGE, "read blob",
+                           "it has %zu bytes, there is room for "
+                           "%zu",
+                           client->info.blob_bytes, capacity);
+    if (client->info.blob_bytes > 0)
+        memcpy(to, client->blob, client->info.blob_bytes);
+    *out_bytes = client->info.blob_bytes;
+    return zero_success();
+}

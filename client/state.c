@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+/* Initial values in, state out, and observing. */
+#include <string.h>
+
+#include "client/client.h"
+
+enum { PIECE = 1 << 17 }; /* floats: half of the staging arena */
+
+static zero_status check_place(zero_client *client, uint32_t layer, uint32_t tensor)
+{
+    uint64_t offset, count;
+
+    return zero_tensor_place(client, layer, tensor, &offset, &count);
+}
+
+static zero_status ask(zero_client *client, const struct call *call)
+{
+    zero_op op;
+
+    if (client->role != ZERO_TRAINER || client->ring == NULL)
+        return client_fail(client, ZERO_INVALID_STATE, "ask daemon",
+                           "only a trainer that has registered may do this");
+    zero_status s = ring_begin(client, call, &op);
+    return zero_failed(s) ? s : ring_wait(client, op, NULL);
+}
+
+zero_status zero_fill_from(zero_client *client, enum zero_fill_source source)
+{
+    const struct call call = { .call = ZERO_CALL_FILL_FROM, .arg = { (uint64_t)source } };
+
+    return ask(client, &call);
+}
+
+zero_status zero_fill(zero_client *client, uint32_t layer, uint32_t tensor, uint64_t offset,
+                      const float *values, uint64_t count)
+{
+    zero_status s = check_place(client, layer, tensor);
+
+    for (uint64_t done = 0; done < count && !zero_failed(s);) {
+        uint64_t now = count - done < PIECE ? count - done : PIECE;
+        const struct call call = { .call = ZERO_CALL_FILL,
+                                   .layer = layer,
+                                   .arg = { tensor, offset + done, now, 0 } };
+        if (client->role != ZERO_TRAINER)
+            return client_fail(client, ZERO_PERMISSION, "fill", "an observer may only read");
+        memcpy(client->staging_map.base, values + done, now * sizeof *values);
+        s = ask(client, &call);
+        done += now;
+    }
+    return s;
+}
+
+zero_status zero_fill_end(zero_client *client)
+{
+    const struct call call = { .call = ZERO_CALL_FILL_END };
+    zero_status s = ask(client, &call);
+
+    if (!zero_failed(s))
+        client->info.filled = true;
+    return s;
+}
+
+/* ---- reading
+ * ------------------------------------------------------------------------------------- */
+
+/* Begun reads have a place each in the second half of staging; the first half is for whole calls.
+ */
+enum { PLACES = 64, PLACE_FLOATS = PIECE / PLACES };
+
+static uint64_t place_offset(uint32_t place)
+{
+    return (PIECE + (uint64_t)place * PLACE_FLOATS) * sizeof(float);
+}
+
+zero_status zero_read_begin(zero_client *client, enum zero_state state, uint32_t layer,
+                            uint32_t tensor, uint64_t offset, uint64_t count, zero_op *out)
+{
+    zero_status s = check_place(client, layer, tensor);
+    uint32_t place = 0;
+
+    if (zero_failed(s))
+        return s;
+    if (client->role != ZERO_TRAINER)
+        return client_fail(client, ZERO_PERMISSION, "read state",
+                           "an observer reads with zero_read");
+    if (count > PLACE_FLOATS)
+        return client_fail(client, ZERO_TOO_LARGE, "read state",
+                           "a read that is begun has at most %d elements: use zero_read for more",
+                           PLACE_FLOATS);
+    while (place < PLACES && (client->read_places >> place & 1) != 0)
+        place++;
+    if (place == PLACES)
+        return client_fail(client, ZERO_BUSY, "read state", "%d reads are begun already", PLACES);
+    const struct call call = { .call = ZERO_CALL_READ,
+                               .layer = layer,
+                               .arg = { tensor | (uint64_t)state << 32, offset, count,
+                                        place_offset(place) } };
+    s = ring_begin(client, &call, out);
+    if (!zero_failed(s))
+        client->read_places |= UINT64_C(1) << place;
+    return s;
+}
+
+zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t count)
+{
+    struct waiting about = { 0 };
+
+    if (op.slot < ZERO_RING_SLOTS)
+        about = client->waiting[op.slot];
+    zero_status s = ring_wait(client, op, NULL);
+    if (about.offset >= place_offset(0))
+        client->read_places &=
+            ~(UINT64_C(1) << (about.offset - place_offset(0)) / (PLACE_FLOATS * sizeof(float)));
+    if (zero_failed(s))
+        return s;
+    if (count > about.count)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "read state",
+                           "%llu elements were asked for, not %llu",
+                           (unsigned long long)about.count, (unsigned long long)count);
+    memcpy(to, (const char *)client->staging_map.base + about.offset, count * sizeof *to);
+    return s;
+}
+
+static float widen(const void *from, zero_dtype dtype, uint64_t at)
+{
+    uint32_t bits;
+    float value;
+
+    if (dtype == ZERO_FP32)
+        return ((const float *)from)[at];
+    uint16_t half = ((const uint16_t *)from)[at];
+    if (dtype == ZERO_BF16) {
+        bits = (uint32_t)half << 16;
+    } else {
+        uint32_t exponent = half >> 10 & 31, fraction = half & 1023u, sign = (half & 0x8000u) << 16;
+        if (exponent == 0) { /* zero or denormal: fraction * 2^-24, exact */
+            value = (float)fraction * 0x1p-24f;
+            return sign ? -value : value;
+        }
+        bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;
+    }
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* An observer has the parameters in sight and nothing else. */
+static zero_status read_observed(zero_client *client, enum zero_state state, uint32_t layer,
+                                 uint64_t first, float *to, uint64_t count)
+{
+    const void *weights = NULL;
+
+    if (state != ZERO_PARAM)
+        return client_fail(client, ZERO_UNSUPPORTED, "read state",
+                           "an observer sees parameters only (ZERO_PARAM)");
+    zero_status s = zero_gather(client, layer, &weights);
+    for (uint64_t i = 0; i < count && !zero_failed(s); i++)
+        to[i] = widen(weights, client->info.param_dtype, first + i);
+    return s;
+}
+
+zero_status zero_read(zero_client *client, enum zero_state state, uint32_t layer, uint32_t tensor,
+                      uint64_t offset, float *to, uint64_t count)
+{
+    uint64_t first = 0, elements = 0;
+    zero_status s = zero_tensor_place(client, layer, tensor, &first, &elements);
+
+    if (zero_failed(s))
+        return s;
+    if (count > elements || offset > elements - count)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "read state",
+                           "the tensor has %llu elements", (unsigned long long)elements);
+    if (client->role == ZERO_OBSERVER)
+        return read_observed(client, state, layer, first + offset, to, count);
+    for (uint64_t done = 0; done < count && !zero_failed(s);) {
+        uint64_t now = count - done < PIECE ? count - done : PIECE;
+        const struct call call = { .call = ZERO_CALL_READ,
+                                   .layer = layer,
+                                   .arg = { tensor | (uint64_t)state << 32, offset + done, now,
+                                            0 } };
+        s = ask(client, &call);
+        if (!zero_failed(s))
+            memcpy(to + done, client->staging_map.base, now * sizeof *to);
+        done += now;
+    }
+    return s;
+}
+
+/* ---- observers
+ * ------------------------------------------------------------------------------------ */
+
+static zero_status observe(zero_client *client, bool begin)
+{
+    Zero__V1__Observe message = ZERO__V1__OBSERVE__INIT;
+    struct zero_frame frame;
+
+    if (client->role != ZERO_OBSERVER || client->layout == NULL)
+        return client_fail(client, ZERO_INVALID_STATE, "observe",
+                           "attach as ZERO_OBSERVER and zero_register first");
+    message.begin = begin;
+    zero_status s = zero_frame_send(client->socket, ZERO_FRAME_OBSERVE, &message.base, NULL,
+                                    (int)client->deadline_ms);
+    if (zero_failed(s))
+        return client_fail(client, s.code, "observe", "the daemon of rank %u is gone",
+                           client->rank);
+    s = client_receive(client, ZERO_FRAME_DONE, 0, (int)client->deadline_ms + 5000, &frame);
+    if (zero_failed(s))
+        return s;
+    client->info.step = ((const Zero__V1__Done *)frame.message)->step;
+    zero_frame_release(&frame);
+    return s;
+}
+
+zero_status zero_observe_begin(zero_client *client)
+{
+    return observe(client, /* begin= */ true);
+}
+
+zero_status zero_observe_end(zero_client *client)
+{
+    return observe(client, /* begin= */ false);
+}

@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: MIT */
+/* The calls of a step. */
+#include <math.h>
+#include <string.h>
+
+#include "client/client.h"
+
+static zero_status check_trainer(const zero_client *client, uint32_t layer)
+{
+    zero_status s = model_check_layer(client, layer);
+    if (zero_failed(s))
+        return s;
+    if (client->role != ZERO_TRAINER)
+        return client_fail(client, ZERO_PERMISSION, "train",
+                           "an observer may only gather and read");
+    return s;
+}
+
+static const void *layer_params(const zero_client *client, uint32_t layer)
+{
+    return client->params +
+           client->layout->layers[layer].flat_offset * zero_dtype_bytes(client->info.param_dtype);
+}
+
+/* ---- gather
+ * -------------------------------------------------------------------------------------- */
+
+zero_status zero_gather_begin(zero_client *client, uint32_t layer, zero_op *out)
+{
+    const struct call call = { .call = ZERO_CALL_GATHER, .layer = layer };
+    zero_status s = check_trainer(client, layer);
+
+    return zero_failed(s) ? s : ring_begin(client, &call, out);
+}
+
+zero_status zero_gather_wait(zero_client *client, zero_op op, const void **out)
+{
+    uint32_t layer = op.slot < ZERO_RING_SLOTS ? client->waiting[op.slot].layer : 0;
+    zero_status s = ring_wait(client, op, NULL);
+
+    if (!zero_failed(s))
+        *out = layer_params(client, layer);
+    return s;
+}
+
+/* A resident layer is mapped and stable: the daemon is only told, so that it can count. */
+zero_status zero_gather(zero_client *client, uint32_t layer, const void **out)
+{
+    const struct call call = { .call = ZERO_CALL_GATHER, .layer = layer };
+    zero_status s = model_check_layer(client, layer);
+    zero_op op;
+
+    if (zero_failed(s))
+        return s;
+    if (client->role == ZERO_OBSERVER) {
+        *out = layer_params(client, layer);
+        return s;
+    }
+    if (atomic_load_explicit(&client->ring->resident, memory_order_acquire) != 0) {
+        s = ring_post(client, &call, /* ring_bell= */ false);
+        if (!zero_failed(s))
+            *out = layer_params(client, layer);
+        return s;
+    }
+    s = ring_begin(client, &call, &op);
+    return zero_failed(s) ? s : zero_gather_wait(client, op, out);
+}
+
+zero_status zero_prefetch(zero_client *client, uint32_t layer)
+{
+    const struct call call = { .call = ZERO_CALL_PREFETCH, .layer = layer };
+    zero_status s = check_trainer(client, layer);
+
+    return zero_failed(s) ? s : ring_post(client, &call, /* ring_bell= */ false);
+}
+
+zero_status zero_release(zero_client *client, uint32_t layer)
+{
+    const struct call call = { .call = ZERO_CALL_RELEASE, .layer = layer };
+    zero_status s = model_check_layer(client, layer);
+
+    if (zero_failed(s) || client->role == ZERO_OBSERVER)
+        return s;
+    return ring_post(client, &call, /* ring_bell= */ false);
+}
+
+/* ---- gradients
+ * ----------------------------------------------------------------------------------- */
+
+zero_status zero_window_begin(zero_client *client, uint32_t layer, zero_op *out)
+{
+    const struct call call = { .call = ZERO_CALL_WINDOW, .layer = layer };
+    zero_status s = check_trainer(client, layer);
+
+    if (!zero_failed(s))
+        s = ring_check_attempt(client);
+    return zero_failed(s) ? s : ring_begin(client, &call, out);
+}
+
+zero_status zero_window_wait(zero_client *client, zero_op op, void **out)
+{
+    uint32_t layer = op.slot < ZERO_RING_SLOTS ? client->waiting[op.slot].layer : 0;
+    uint64_t offset = 0;
+    zero_status s = ring_wait(client, op, &offset);
+
+    if (zero_failed(s))
+        return s;
+    uint64_t bytes = client->layout->layers[layer].flat * zero_dtype_bytes(client->info.grad_dtype);
+    if (bytes > client->window_map.bytes || offset > client->window_map.bytes - bytes)
+        return client_fail(client, ZERO_PROTOCOL, "get window", "the daemon gave a place outside");
+    *out = client->window + offset;
+    return s;
+}
+
+zero_status zero_window(zero_client *client, uint32_t layer, void **out)
+{
+    zero_op op;
+    zero_status s = zero_window_begin(client, layer, &op);
+
+    return zero_failed(s) ? s : zero_window_wait(client, op, out);
+}
+
+zero_status zero_submit(zero_client *client, uint32_t layer)
+{
+    const struct call call = { .call = ZERO_CALL_SUBMIT, .layer = layer };
+    zero_status s = check_trainer(client, layer);
+
+    if (!zero_failed(s))
+        s = ring_check_attempt(client);
+    return zero_failed(s) ? s : ring_post(client, &call, /* ring_bell= */ true);
+}
+
+zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero_op *out)
+{
+    const struct call call = { .call = ZERO_CALL_SUBMIT, .layer = layer };
+    zero_status s = check_trainer(client, layer);
+
+    if (!zero_failed(s))
+        s = ring_check_attempt(client);
+    return zero_failed(s) ? s : ring_begin(client, &call, out);
+}
+
+zero_status zero_submit_wait(zero_client *client, zero_op op)
+{
+    return ring_wait(client, op, NULL);
+}
+
+/* ---- step
+ * ---------------------------------------------------------------------------------------- */
+
+static zero_status put_arguments(zero_client *client, const struct zero_step_args *args)
+{
+    struct zero_ring_step *to = &client->ring->step;
+
+    to->lr = NAN;
+    to->blob_bytes = to->scalar_count = 0;
+    if (args == NULL)
+        return zero_success();
+    if (args->blob_bytes > ZERO_MAX_BLOB || args->scalar_count > ZERO_MAX_SCALARS)
+        return client_fail(client, ZERO_TOO_LARGE, "step",
+                           "a blob of %zu bytes and %zu scalars: at most %d and %d",
+                           args->blob_bytes, args->scalar_count, ZERO_MAX_BLOB, ZERO_MAX_SCALARS);
+    to->lr = args->lr;
+    if (args->blob != NULL) {
+        memcpy(to->blob, args->blob, args->blob_bytes);
+        to->blob_bytes = (uint32_t)args->blob_bytes;
+    }
+    for (size_t i = 0; i < args->scalar_count; i++) {
+        memcpy(to->scalars[i].name, args->scalars[i].name, sizeof to->scalars[i].name);
+        to->scalars[i].name[sizeof to->scalars[i].name - 1] = '\0';
+        to->scalars[i].value = args->scalars[i].value;
+    }
+    to->scalar_count = (uint32_t)args->scalar_count;
+    return zero_success();
+}
+
+zero_status zero_step_begin(zero_client *client, const struct zero_step_args *args, zero_op *out)
+{
+    const struct call call = { .call = ZERO_CALL_STEP };
+    zero_status s = check_trainer(client, 0);
+
+    if (!zero_failed(s))
+        s = ring_check_attempt(client);
+    if (!zero_failed(s))
+        s = put_arguments(client, args);
+    return zero_failed(s) ? s : ring_begin(client, &call, out);
+}
+
+/* Where a step was made or skipped, the daemon is in the next attempt before it answers. */
+static void take_result(zero_client *client, struct zero_step_result *out)
+{
+    const struct zero_ring_step *from = &client->ring->step;
+
+    *out = (struct zero_step_result){ .step = from->step,
+                                      .updates = from->updates,
+                                      .outcome = (enum zero_step_outcome)from->outcome,
+                                      .skipped_in_row = from->skipped_in_row,
+                                      .grad_norm = from->grad_norm,
+                                      .lr = from->used_lr,
+                                      .loss_scale = from->loss_scale };
+    memcpy(out->scalars, from->means, sizeof out->scalars);
+    client->info.step = from->step;
+    client->info.updates = from->updates;
+    client->info.loss_scale = from->loss_scale;
+    atomic_store(&client->attempt, atomic_load(&client->ring->attempt));
+}
+
+zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_result *out)
+{
+    zero_status s = ring_wait(client, op, NULL);
+
+    if (s.code == ZERO_OK || s.code == ZERO_SCALE_EXHAUSTED || s.code == ZERO_TOO_MANY_SKIPS)
+        take_result(client, out);
+    else if (s.code == ZERO_CONFLICT)
+        atomic_store(&client->attempt, atomic_load(&client->ring->attempt));
+    return s;
+}
+
+zero_status zero_step(zero_client *client, const struct zero_step_args *args,
+                      struct zero_step_result *out)
+{
+    zero_op op;
+    zero_status s = zero_step_begin(client, args, &op);
+
+    return zero_failed(s) ? s : zero_step_wait(client, op, out);
+}

@@ -1,0 +1,415 @@
+/* SPDX-License-Identifier: MIT */
+/* probe: a trainer whose gradients are known numbers, for tests.
+ *
+ * Sample j of a step is micro-step k (from 1) of rank r with j = (k - 1) * world + r: the same
+ * samples whatever the world size. With mix(x) one step of splitmix64 from state x, element i of
+ * tensor t has the gradient g = (mix(mix(seed + s*2^40 + j*2^24 + t*2^8) + i) >> 40) / 2^23 - 1 at
+ * step s, rounded to the gradient dtype after multiplication by the loss scale; weights start as w
+ * = ((mix(mix(seed) + t*2^40 + i) >> 40) / 2^23 - 1) * 0.1. A reference computes the same numbers
+ * without zerod. Prints one JSON object a step, and at the end writes all state as raw floats.
+ */
+#include <argp.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "client/zeroclient.h"
+
+enum { MAX_LAYERS = 256, MAX_TENSORS = 1024 };
+
+static struct settings {
+    const char *layers, *config, *dump, *order, *inject;
+    uint64_t steps, seed;
+    int micro, skip_layer, skip_rank, more_rank;
+    bool fill_rank_0, no_model, quiet, decay_split;
+    double lr;
+} settings = { .layers = "a:3x5,7;b:1000",
+               .steps = 5,
+               .seed = 1,
+               .micro = 0,
+               .skip_layer = -1,
+               .skip_rank = -1,
+               .more_rank = -1,
+               .order = "back",
+               .lr = NAN };
+
+static zero_client *client;
+static struct zero_detail detail;
+static struct zero_layer_spec layers[MAX_LAYERS];
+static struct zero_tensor_spec tensors[MAX_TENSORS];
+static uint64_t shapes[MAX_TENSORS][ZERO_MAX_DIMS];
+static uint32_t layer_count, tensor_count;
+
+static void die(const char *what, zero_status s)
+{
+    fprintf(stderr, "probe: %s: %s: %s\n", what, zero_code_name(s.code),
+            client ? zero_error_text(client) : detail.text);
+    printf("{\"error\":\"%s\",\"what\":\"%s\"}\n", zero_code_name(s.code), what);
+    exit(10);
+}
+
+static uint64_t mix(uint64_t z)
+{
+    z += 0x9E3779B97F4A7C15ull;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+}
+
+static float unit(uint64_t u)
+{
+    return (float)(u >> 40) / 8388608.0f - 1;
+}
+
+/* ---- the model ---------------------------------------------------------------------------------
+ */
+
+/* "name:3x5,7;name:1000": layers of tensors. */
+static void parse_layers(const char *text)
+{
+    char *copy = strdup(text), *outer = NULL;
+
+    for (char *part = strtok_r(copy, ";", &outer); part; part = strtok_r(NULL, ";", &outer)) {
+        char *inner = NULL, *name = strtok_r(part, ":", &inner), *shape;
+        struct zero_layer_spec *layer = &layers[layer_count++];
+        layer->name = strdup(name);
+        layer->tensors = &tensors[tensor_count];
+        while ((shape = strtok_r(NULL, ",", &inner)) != NULL) {
+            struct zero_tensor_spec *tensor = &tensors[tensor_count];
+            char full[300];
+            snprintf(full, sizeof full, "%s.%zu", name, layer->tensor_count);
+            *tensor = (struct zero_tensor_spec){ .name = strdup(full),
+                                                 .shape = shapes[tensor_count],
+                                                 .lr_scale = 1,
+                                                 .weight_decay = NAN };
+            for (char *end = shape; *shape && tensor->dims < ZERO_MAX_DIMS;
+                 shape = end + (*end == 'x'))
+                shapes[tensor_count][tensor->dims++] = strtoull(shape, &end, 10);
+            if (settings.decay_split && tensor->dims == 1) {
+                tensor->weight_decay = 0;
+                tensor->lr_scale = 0.5;
+            }
+            tensor_count++;
+            layer->tensor_count++;
+        }
+    }
+    free(copy);
+}
+
+static uint64_t elements(uint32_t tensor)
+{
+    uint64_t count = 1;
+
+    for (uint32_t d = 0; d < tensors[tensor].dims; d++)
+        count *= shapes[tensor][d];
+    return count;
+}
+
+static char *read_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *text = malloc(65536);
+
+    if (file == NULL || text == NULL) {
+        perror(path);
+        exit(2);
+    }
+    *bytes = fread(text, 1, 65536, file);
+    fclose(file);
+    return text;
+}
+
+static void fill(void)
+{
+    zero_status s;
+    uint32_t t = 0;
+    const struct zero_client_info *info = zero_client_info(client);
+
+    if (settings.fill_rank_0 && zero_failed(s = zero_fill_from(client, ZERO_FILL_RANK_0)))
+        die("fill_from", s);
+    for (uint32_t l = 0; l < layer_count; l++) {
+        for (uint32_t i = 0; i < layers[l].tensor_count; i++, t++) {
+            uint64_t count = elements(t);
+            float *values = malloc(count * sizeof *values);
+            for (uint64_t n = 0; n < count; n++)
+                values[n] = unit(mix(mix(settings.seed) + ((uint64_t)t << 40) + n)) * 0.1f;
+            if ((!settings.fill_rank_0 || info->rank == 0) &&
+                zero_failed(s = zero_fill(client, l, i, 0, values, count)))
+                die("fill", s);
+            free(values);
+        }
+    }
+    if (zero_failed(s = zero_fill_end(client)))
+        die("fill_end", s);
+}
+
+/* ---- gradients ---------------------------------------------------------------------------------
+ */
+
+static uint16_t to_bf16(float x)
+{
+    uint32_t u;
+
+    memcpy(&u, &x, sizeof u);
+    if (isnan(x))
+        return 0x7fc0;
+    return (uint16_t)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
+}
+
+static uint16_t to_fp16(float x)
+{
+    _Float16 h = (_Float16)x;
+    uint16_t bits;
+
+    memcpy(&bits, &h, sizeof bits);
+    return bits;
+}
+
+static void put(void *window, zero_dtype dtype, uint64_t at, float g)
+{
+    if (dtype == ZERO_FP32)
+        ((float *)window)[at] = g;
+    else
+        ((uint16_t *)window)[at] = dtype == ZERO_BF16 ? to_bf16(g) : to_fp16(g);
+}
+
+/* "STEP:RANK:inf" puts one non-finite value into the gradients of a step. */
+static float injected(uint64_t step, uint32_t rank, float g)
+{
+    unsigned long long at;
+    unsigned who;
+    char what[8];
+
+    if (settings.inject && sscanf(settings.inject, "%llu:%u:%7s", &at, &who, what) == 3 &&
+        at == step && who == rank)
+        return strcmp(what, "inf") == 0 ? INFINITY : NAN;
+    return g;
+}
+
+static zero_status submit(uint32_t layer, uint64_t step, uint64_t micro)
+{
+    const struct zero_client_info *info = zero_client_info(client);
+    void *window = NULL;
+    zero_status s = zero_window(client, layer, &window);
+    uint32_t first = 0;
+
+    if (zero_failed(s))
+        return s;
+    for (uint32_t l = 0; l < layer; l++)
+        first += (uint32_t)layers[l].tensor_count;
+    for (uint32_t i = 0; i < layers[layer].tensor_count; i++) {
+        uint64_t offset = 0, count = 0;
+        s = zero_tensor_place(client, layer, i, &offset, &count);
+        if (zero_failed(s))
+            return s;
+        uint64_t sample = (micro - 1) * info->world + info->rank;
+        uint64_t base =
+            settings.seed + (step << 40) + (sample << 24) + ((uint64_t)(first + i) << 8);
+        for (uint64_t n = 0; n < count; n++) {
+            float g = unit(mix(mix(base) + n)) * (float)info->loss_scale;
+            put(window, info->grad_dtype, offset + n,
+                n == count - 1 ? injected(step, info->rank, g) : g);
+        }
+    }
+    return zero_submit(client, layer);
+}
+
+static uint32_t nth_layer(uint32_t n, uint64_t step, uint32_t rank)
+{
+    if (strcmp(settings.order, "cross") == 0) /* opposite orders on odd and even ranks */
+        return rank % 2 ? n : layer_count - 1 - n;
+    if (strcmp(settings.order, "shift") == 0)
+        return (n + (uint32_t)step + rank) % layer_count;
+    return layer_count - 1 - n;
+}
+
+static zero_status one_step(uint64_t step, struct zero_step_result *result)
+{
+    const struct zero_client_info *info = zero_client_info(client);
+    int micros = settings.micro ? settings.micro : (int)info->accumulation;
+    zero_status s;
+
+    if ((int)info->rank == settings.more_rank)
+        micros++;
+    for (int k = 1; k <= micros; k++) {
+        for (uint32_t n = 0; n < layer_count; n++) {
+            uint32_t layer = nth_layer(n, step, info->rank);
+            const void *weights;
+            if (zero_failed(s = zero_gather(client, layer, &weights)))
+                return s;
+            if ((int)layer == settings.skip_layer &&
+                (settings.skip_rank < 0 || settings.skip_rank == (int)info->rank)) {
+                zero_release(client, layer);
+                continue;
+            }
+            if (zero_failed(s = submit(layer, step, (uint64_t)k)))
+                return s;
+            if (zero_failed(s = zero_release(client, layer)))
+                return s;
+        }
+    }
+    struct zero_scalar scalar = { "loss", (double)step + info->rank };
+    struct zero_step_args args = { .lr = settings.lr,
+                                   .blob = &step,
+                                   .blob_bytes = sizeof step,
+                                   .scalars = &scalar,
+                                   .scalar_count = 1 };
+    return zero_step(client, &args, result);
+}
+
+/* ---- output ------------------------------------------------------------------------------------
+ */
+
+static void dump(const char *path)
+{
+    FILE *file = fopen(path, "wb");
+
+    if (file == NULL) {
+        perror(path);
+        exit(2);
+    }
+    for (int state = ZERO_MASTER; state <= ZERO_PARAM; state++) {
+        for (uint32_t l = 0; l < layer_count; l++) {
+            for (uint32_t i = 0; i < layers[l].tensor_count; i++) {
+                uint64_t offset, count;
+                zero_tensor_place(client, l, i, &offset, &count);
+                float *values = malloc(count * sizeof *values);
+                zero_status s = zero_read(client, (enum zero_state)state, l, i, 0, values, count);
+                if (s.code == ZERO_NOT_FOUND)
+                    memset(values, 0, count * sizeof *values);
+                else if (zero_failed(s))
+                    die("read", s);
+                fwrite(values, sizeof *values, count, file);
+                free(values);
+            }
+        }
+    }
+    fclose(file);
+}
+
+static void train(void)
+{
+    struct zero_step_result result = { 0 };
+
+    while (zero_client_info(client)->step < settings.steps) {
+        uint64_t step = zero_client_info(client)->step;
+        zero_status s = one_step(step, &result);
+        if (s.code == ZERO_STEP_ABORTED)
+            continue;
+        if (zero_failed(s))
+            die("step", s);
+        if (!settings.quiet)
+            printf("{\"step\":%" PRIu64 ",\"updates\":%" PRIu64
+                   ",\"outcome\":%d,\"grad_norm\":\"%a\",\"scale\":%.17g,\"mean\":%.17g}\n",
+                   step, result.updates, (int)result.outcome, result.grad_norm, result.loss_scale,
+                   result.scalars[0]);
+        fflush(stdout);
+    }
+}
+
+static error_t parse_option(int key, char *argument, struct argp_state *state)
+{
+    (void)state;
+    switch (key) {
+    case 'l':
+        settings.layers = argument;
+        return 0;
+    case 'c':
+        settings.config = argument;
+        return 0;
+    case 'd':
+        settings.dump = argument;
+        return 0;
+    case 'o':
+        settings.order = argument;
+        return 0;
+    case 'i':
+        settings.inject = argument;
+        return 0;
+    case 'n':
+        settings.steps = strtoull(argument, NULL, 10);
+        return 0;
+    case 's':
+        settings.seed = strtoull(argument, NULL, 10);
+        return 0;
+    case 'm':
+        settings.micro = atoi(argument);
+        return 0;
+    case 'x':
+        settings.skip_layer = atoi(argument);
+        return 0;
+    case 'r':
+        settings.skip_rank = atoi(argument);
+        return 0;
+    case 'M':
+        settings.more_rank = atoi(argument);
+        return 0;
+    case 'L':
+        settings.lr = atof(argument);
+        return 0;
+    case '0':
+        settings.fill_rank_0 = true;
+        return 0;
+    case 'N':
+        settings.no_model = true;
+        return 0;
+    case 'q':
+        settings.quiet = true;
+        return 0;
+    case 'D':
+        settings.decay_split = true;
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    static const struct argp_option options[] = {
+        { "layers", 'l', "SPEC", 0, "name:3x5,7;name:1000", 0 },
+        { "config", 'c', "FILE", 0, "DeepSpeed JSON; default $ZERO_CONFIG", 0 },
+        { "dump", 'd', "FILE", 0, "write master, moments, params as floats (rank 0)", 0 },
+        { "order", 'o', "back|cross|shift", 0, "order of layers", 0 },
+        { "inject", 'i', "STEP:RANK:inf|nan", 0, "a non-finite gradient", 0 },
+        { "steps", 'n', "N", 0, "until this many steps are committed", 0 },
+        { "seed", 's', "N", 0, "of weights and gradients", 0 },
+        { "micro", 'm', "N", 0, "micro-steps; default the config's accumulation", 0 },
+        { "skip-layer", 'x', "L", 0, "never submit it", 0 },
+        { "skip-rank", 'r', "R", 0, "... on this rank only", 0 },
+        { "more-rank", 'M', "R", 0, "this rank takes one micro-step more", 0 },
+        { "lr", 'L', "X", 0, "learning rate", 0 },
+        { "fill-rank-0", '0', NULL, 0, "initial values from rank 0 only", 0 },
+        { "no-model", 'N', NULL, 0, "attach to what is registered", 0 },
+        { "quiet", 'q', NULL, 0, "no line a step", 0 },
+        { "decay-split", 'D', NULL, 0, "1-D tensors: no decay, half the lr", 0 },
+        { 0 },
+    };
+    static const struct argp parser = { .options = options, .parser = parse_option };
+    size_t bytes = 0;
+    zero_status s;
+
+    argp_parse(&parser, argc, argv, 0, NULL, NULL);
+    parse_layers(settings.layers);
+    if (zero_failed(s = zero_attach(NULL, &client, &detail)))
+        die("attach", s);
+    const char *path = settings.config ? settings.config : getenv("ZERO_CONFIG");
+    char *config = settings.no_model || path == NULL ? NULL : read_file(path, &bytes);
+    struct zero_model_spec model = { layers, layer_count, config, bytes };
+    if (zero_failed(s = zero_register(client, settings.no_model ? NULL : &model)))
+        die("register", s);
+    if (!zero_client_info(client)->filled)
+        fill();
+    train();
+    if (settings.dump && zero_client_info(client)->rank == 0)
+        dump(settings.dump);
+    zero_detach(client);
+    free(config);
+    return 0;
+}
