@@ -77,15 +77,20 @@ ELEMENT_FN float lifted_to(float x)
     return lifted_sign(lifted_to_positive(lifted_magnitude(x)), x);
 }
 
+/* What is added for rounding: nothing where the plain result is above the grid's end. */
+ELEMENT_FN float lifted_unit(float plain)
+{
+    return lifted_magnitude(plain) < LIFTED_UNIT ? LIFTED_UNIT : 0.0f;
+}
+
 /* factor * x: x lifted, factor not. */
 ELEMENT_FN float lifted_multiply(float factor, float x)
 {
     const float plain = factor * x, unit = lifted_sign(LIFTED_UNIT, plain);
-    const float grid = element_fma(factor, x, unit) - unit;
+    const float grid = lifted_magnitude(element_fma(factor, x, unit) - unit);
+    const float wanted = lifted_magnitude(plain);
 
-    return lifted_sign(lifted_magnitude(plain) < LIFTED_UNIT ? lifted_magnitude(grid)
-                                                             : lifted_magnitude(plain),
-                       plain);
+    return lifted_sign(wanted < LIFTED_UNIT ? grid : wanted, plain);
 }
 
 /* The same where neither is negative. */
@@ -103,16 +108,14 @@ ELEMENT_FN float lifted_multiply_positive(float factor, float x)
  * one is exact. */
 ELEMENT_FN float lifted_fma(float factor, float x, float c)
 {
-    const float plain = element_fma(factor, x, c);
+    const float plain = element_fma(factor, x, c), add = lifted_unit(plain);
     const bool against =
         (int32_t)(element_bits(plain) ^ element_bits(c)) >= 0 && lifted_magnitude(c) > LIFTED_UNIT;
-    const float unit = lifted_sign_times(against ? -2.0f * LIFTED_UNIT : LIFTED_UNIT, plain);
+    const float unit = lifted_sign_times(against ? -2.0f * add : add, plain);
     const float once = element_fma(factor, x, c + unit), after = plain + unit;
     const float grid = (lifted_magnitude(c) < 0x1p-38f ? once : after) - unit;
 
-    return lifted_sign(lifted_magnitude(plain) < LIFTED_UNIT ? lifted_magnitude(grid)
-                                                             : lifted_magnitude(plain),
-                       plain);
+    return lifted_sign(lifted_magnitude(grid), plain);
 }
 
 /* factor * x + c where neither term is negative. */
@@ -129,15 +132,13 @@ ELEMENT_FN float lifted_fma_positive(float factor, float x, float c)
  * not, and there the sign of the remainder decides. */
 ELEMENT_FN float lifted_divide(float x, float by)
 {
-    const float plain = x / by, unit = lifted_sign(LIFTED_UNIT, plain);
+    const float plain = x / by, unit = lifted_sign(lifted_unit(plain), plain);
     const float rest = element_fma(-0x1p32f * plain, by, 0x1p32f * x);
     const float grid = (plain + unit) - unit;
     const bool tie = lifted_magnitude(plain - grid) == LIFTED_HALF_STEP && rest != 0.0f;
     const float near = tie ? plain + lifted_sign(LIFTED_HALF_STEP, rest) : grid;
 
-    return lifted_sign(lifted_magnitude(plain) < LIFTED_UNIT ? lifted_magnitude(near)
-                                                             : lifted_magnitude(plain),
-                       plain);
+    return lifted_sign(lifted_magnitude(near), plain);
 }
 
 /* The root of a lifted number that is not negative, as an ordinary number: never a denormal. */
