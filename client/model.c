@@ -58,8 +58,9 @@ static zero_status send_model(zero_client *client, const struct zero_model_spec 
     struct zero_detail detail = { "" };
     struct zero_layout *layout = NULL;
 
-    zero_status s = zero_layout_create(model->layers, model->layer_count, client->world, ZERO_FP32,
-                                       &layout, &detail);
+    const struct zero_layout_spec spec = { model->layers, model->layer_count, client->world,
+                                           ZERO_FP32 };
+    zero_status s = zero_layout_create(&spec, &layout, &detail);
     zero_layout_destroy(layout);
     if (zero_failed(s))
         return client_fail(client, s.code, s.doing, "%s", detail.text);
@@ -218,8 +219,8 @@ static zero_status take_numbers(zero_client *client, const Zero__V1__Registered 
 static zero_status lay_out(zero_client *client, const struct zero_layer_spec *layers, size_t count)
 {
     struct zero_detail detail = { "" };
-    zero_status s = zero_layout_create(layers, count, client->world, client->info.param_dtype,
-                                       &client->layout, &detail);
+    const struct zero_layout_spec spec = { layers, count, client->world, client->info.param_dtype };
+    zero_status s = zero_layout_create(&spec, &client->layout, &detail);
 
     if (zero_failed(s))
         return client_fail(client, s.code, s.doing, "%s", detail.text);

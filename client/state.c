@@ -31,16 +31,15 @@ zero_status zero_fill_from(zero_client *client, enum zero_fill_source source)
     return ask(client, &call);
 }
 
-zero_status zero_fill(zero_client *client, uint32_t layer, uint32_t tensor, uint64_t offset,
-                      const float *values, uint64_t count)
+zero_status zero_fill(zero_client *client, const struct zero_span *span, const float *values)
 {
-    zero_status s = check_place(client, layer, tensor);
+    zero_status s = check_place(client, span->layer, span->tensor);
 
-    for (uint64_t done = 0; done < count && !zero_failed(s);) {
-        uint64_t now = count - done < PIECE ? count - done : PIECE;
+    for (uint64_t done = 0; done < span->count && !zero_failed(s);) {
+        uint64_t now = span->count - done < PIECE ? span->count - done : PIECE;
         const struct call call = { .call = ZERO_CALL_FILL,
-                                   .layer = layer,
-                                   .arg = { tensor, offset + done, now, 0 } };
+                                   .layer = span->layer,
+                                   .arg = { span->tensor, span->offset + done, now, 0 } };
         if (client->role != ZERO_TRAINER)
             return client_fail(client, ZERO_PERMISSION, "fill", "an observer may only read");
         memcpy(client->staging_map.base, values + done, now * sizeof *values);
@@ -72,10 +71,10 @@ static uint64_t place_offset(uint32_t place)
     return (PIECE + (uint64_t)place * PLACE_FLOATS) * sizeof(float);
 }
 
-zero_status zero_read_begin(zero_client *client, enum zero_state state, uint32_t layer,
-                            uint32_t tensor, uint64_t offset, uint64_t count, zero_op *out)
+zero_status zero_read_begin(zero_client *client, enum zero_state state,
+                            const struct zero_span *span, zero_op *out)
 {
-    zero_status s = check_place(client, layer, tensor);
+    zero_status s = check_place(client, span->layer, span->tensor);
     uint32_t place = 0;
 
     if (zero_failed(s))
@@ -83,7 +82,7 @@ zero_status zero_read_begin(zero_client *client, enum zero_state state, uint32_t
     if (client->role != ZERO_TRAINER)
         return client_fail(client, ZERO_PERMISSION, "read state",
                            "an observer reads with zero_read");
-    if (count > PLACE_FLOATS)
+    if (span->count > PLACE_FLOATS)
         return client_fail(client, ZERO_TOO_LARGE, "read state",
                            "a read that is begun has at most %d elements: use zero_read for more",
                            PLACE_FLOATS);
@@ -92,9 +91,9 @@ zero_status zero_read_begin(zero_client *client, enum zero_state state, uint32_t
     if (place == PLACES)
         return client_fail(client, ZERO_BUSY, "read state", "%d reads are begun already", PLACES);
     const struct call call = { .call = ZERO_CALL_READ,
-                               .layer = layer,
-                               .arg = { tensor | (uint64_t)state << 32, offset, count,
-                                        place_offset(place) } };
+                               .layer = span->layer,
+                               .arg = { span->tensor | (uint64_t)state << 32, span->offset,
+                                        span->count, place_offset(place) } };
     s = ring_begin(client, &call, out);
     if (!zero_failed(s))
         client->read_places |= UINT64_C(1) << place;
@@ -144,39 +143,39 @@ static float widen(const void *from, zero_dtype dtype, uint64_t at)
 }
 
 /* An observer has the parameters in sight and nothing else. */
-static zero_status read_observed(zero_client *client, enum zero_state state, uint32_t layer,
-                                 uint64_t first, float *to, uint64_t count)
+static zero_status read_observed(zero_client *client, enum zero_state state,
+                                 const struct zero_span *span, uint64_t first, float *to)
 {
     const void *weights = NULL;
 
     if (state != ZERO_PARAM)
         return client_fail(client, ZERO_UNSUPPORTED, "read state",
                            "an observer sees parameters only (ZERO_PARAM)");
-    zero_status s = zero_gather(client, layer, &weights);
-    for (uint64_t i = 0; i < count && !zero_failed(s); i++)
-        to[i] = widen(weights, client->info.param_dtype, first + i);
+    zero_status s = zero_gather(client, span->layer, &weights);
+    for (uint64_t i = 0; i < span->count && !zero_failed(s); i++)
+        to[i] = widen(weights, client->info.param_dtype, first + span->offset + i);
     return s;
 }
 
-zero_status zero_read(zero_client *client, enum zero_state state, uint32_t layer, uint32_t tensor,
-                      uint64_t offset, float *to, uint64_t count)
+zero_status zero_read(zero_client *client, enum zero_state state, const struct zero_span *span,
+                      float *to)
 {
     uint64_t first = 0, elements = 0;
-    zero_status s = zero_tensor_place(client, layer, tensor, &first, &elements);
+    zero_status s = zero_tensor_place(client, span->layer, span->tensor, &first, &elements);
 
     if (zero_failed(s))
         return s;
-    if (count > elements || offset > elements - count)
+    if (span->count > elements || span->offset > elements - span->count)
         return client_fail(client, ZERO_INVALID_ARGUMENT, "read state",
                            "the tensor has %llu elements", (unsigned long long)elements);
     if (client->role == ZERO_OBSERVER)
-        return read_observed(client, state, layer, first + offset, to, count);
-    for (uint64_t done = 0; done < count && !zero_failed(s);) {
-        uint64_t now = count - done < PIECE ? count - done : PIECE;
+        return read_observed(client, state, span, first, to);
+    for (uint64_t done = 0; done < span->count && !zero_failed(s);) {
+        uint64_t now = span->count - done < PIECE ? span->count - done : PIECE;
         const struct call call = { .call = ZERO_CALL_READ,
-                                   .layer = layer,
-                                   .arg = { tensor | (uint64_t)state << 32, offset + done, now,
-                                            0 } };
+                                   .layer = span->layer,
+                                   .arg = { span->tensor | (uint64_t)state << 32,
+                                            span->offset + done, now, 0 } };
         s = ask(client, &call);
         if (!zero_failed(s))
             memcpy(to + done, client->staging_map.base, now * sizeof *to);

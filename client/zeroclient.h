@@ -8,7 +8,7 @@
  *
  *     zero_attach(NULL, &client, &detail);
  *     zero_register(client, &model);
- *     if (!zero_client_info(client)->filled) { zero_fill(...) for every tensor;
+ *     if (!zero_client_info(client)->filled) { zero_fill for every tensor;
  * zero_fill_end(client); } for (;;) { for each layer: zero_gather, forward, zero_release for each
  * layer backwards: zero_gather, zero_window, write gradients, zero_submit, zero_release if
  * (zero_step(client, &args, &result).code == ZERO_STEP_ABORTED) repeat this step;
@@ -33,8 +33,6 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-#define ZERO_API __attribute__((visibility("default")))
 
 typedef struct zero_client zero_client;
 
@@ -118,9 +116,15 @@ enum zero_fill_source {
     ZERO_FILL_RANK_0      /* rank 0's trainer fills, the other ranks only call zero_fill_end */
 };
 
-/* `count` fp32 values of a tensor from element `offset` on, in order from 0. */
-ZERO_API zero_status zero_fill(zero_client *client, uint32_t layer, uint32_t tensor,
-                               uint64_t offset, const float *values, uint64_t count);
+/* Elements of a tensor. */
+struct zero_span {
+    uint32_t layer, tensor; /* numbers in the model, and in the layer */
+    uint64_t offset, count;
+};
+
+/* span->count fp32 values of a tensor; a tensor is filled in order, from element 0 on. */
+ZERO_API zero_status zero_fill(zero_client *client, const struct zero_span *span,
+                               const float *values);
 /* Chooses the source; before the first zero_fill. Default ZERO_FILL_EVERY_RANK. */
 ZERO_API zero_status zero_fill_from(zero_client *client, enum zero_fill_source source);
 /* Returns when every rank has its values. INVALID_STATE names a tensor that was not filled. */
@@ -128,13 +132,12 @@ ZERO_API zero_status zero_fill_end(zero_client *client);
 
 enum zero_state { ZERO_MASTER, ZERO_MOMENT1, ZERO_MOMENT2, ZERO_MAX_MOMENT2, ZERO_PARAM };
 
-/* `count` elements of a tensor's state as fp32, of the last committed step. Moments that the
+/* span->count elements of a tensor's state as fp32, of the last committed step. Moments that the
  * optimizer does not have: NOT_FOUND. */
-ZERO_API zero_status zero_read(zero_client *client, enum zero_state state, uint32_t layer,
-                               uint32_t tensor, uint64_t offset, float *to, uint64_t count);
-ZERO_API zero_status zero_read_begin(zero_client *client, enum zero_state state, uint32_t layer,
-                                     uint32_t tensor, uint64_t offset, uint64_t count,
-                                     zero_op *out);
+ZERO_API zero_status zero_read(zero_client *client, enum zero_state state,
+                               const struct zero_span *span, float *to);
+ZERO_API zero_status zero_read_begin(zero_client *client, enum zero_state state,
+                                     const struct zero_span *span, zero_op *out);
 ZERO_API zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t count);
 
 /* ---- a step ------------------------------------------------------------------------------------

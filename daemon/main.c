@@ -22,7 +22,7 @@
 #include "daemon/report.h"
 #include "daemon/session/session.h"
 
-const char *argp_program_version = "zerod " ZEROD_VERSION;
+__attribute__((visibility("default"))) const char *argp_program_version = "zerod " ZEROD_VERSION;
 
 struct settings {
     uint32_t rank, world;

@@ -156,7 +156,7 @@ static int compare_names(const void *a, const void *b)
 static zero_status check_names(const struct zero_layout *layout, struct zero_detail *detail)
 {
     zero_status s = zero_success();
-    const struct zero_tensor **sorted = malloc(layout->tensor_count * sizeof *sorted);
+    const struct zero_tensor **sorted = malloc((layout->tensor_count + 1) * sizeof *sorted);
 
     if (sorted == NULL)
         return refuse(detail, ZERO_NO_MEMORY, "no memory to compare %" PRIu32 " names",
@@ -177,9 +177,12 @@ static zero_status check_names(const struct zero_layout *layout, struct zero_det
     return s;
 }
 
-static zero_status check_counts(const struct zero_layer_spec *layers, size_t layer_count,
-                                uint32_t world, size_t *out_tensors, struct zero_detail *detail)
+static zero_status check_counts(const struct zero_layout_spec *spec, size_t *out_tensors,
+                                struct zero_detail *detail)
 {
+    size_t layer_count = spec->layer_count;
+    uint32_t world = spec->world;
+
     if (world == 0 || world > ZERO_MAX_WORLD)
         return refuse(detail, ZERO_INVALID_ARGUMENT, "world size %" PRIu32 " is not 1 to %d", world,
                       ZERO_MAX_WORLD);
@@ -188,43 +191,50 @@ static zero_status check_counts(const struct zero_layer_spec *layers, size_t lay
                       ZERO_MAX_LAYERS, layer_count);
     size_t tensors = 0;
     for (size_t l = 0; l < layer_count; l++) {
-        if (layers[l].tensor_count > (size_t)ZERO_MAX_TENSORS - tensors)
+        if (spec->layers[l].tensor_count > (size_t)ZERO_MAX_TENSORS - tensors)
             return refuse(detail, ZERO_TOO_LARGE, "the model has more than %d tensors",
                           ZERO_MAX_TENSORS);
-        tensors += layers[l].tensor_count;
+        tensors += spec->layers[l].tensor_count;
     }
     *out_tensors = tensors;
     return zero_success();
 }
 
-zero_status zero_layout_create(const struct zero_layer_spec *layers, size_t layer_count,
-                               uint32_t world, zero_dtype dtype, struct zero_layout **out,
+static struct zero_layout *allocate(const struct zero_layout_spec *spec, size_t tensors)
+{
+    struct zero_layout *layout = calloc(1, sizeof *layout);
+
+    if (layout == NULL)
+        return NULL;
+    layout->world = spec->world;
+    layout->dtype = spec->dtype;
+    layout->layers = calloc(spec->layer_count, sizeof *layout->layers);
+    layout->tensors = calloc(tensors + 1, sizeof *layout->tensors);
+    if (layout->layers != NULL && layout->tensors != NULL)
+        return layout;
+    zero_layout_destroy(layout);
+    return NULL;
+}
+
+zero_status zero_layout_create(const struct zero_layout_spec *spec, struct zero_layout **out,
                                struct zero_detail *out_detail)
 {
     struct zero_layout *layout = NULL;
     size_t tensors = 0;
-    zero_status s = check_counts(layers, layer_count, world, &tensors, out_detail);
+    zero_status s = check_counts(spec, &tensors, out_detail);
 
     if (zero_failed(s))
         goto out;
-    layout = calloc(1, sizeof *layout);
-    if (layout != NULL) {
-        layout->layers = calloc(layer_count, sizeof *layout->layers);
-        layout->tensors = calloc(tensors ? tensors : 1, sizeof *layout->tensors);
-    }
-    if (layout == NULL || layout->layers == NULL || layout->tensors == NULL) {
+    layout = allocate(spec, tensors);
+    if (layout == NULL) {
         s = refuse(out_detail, ZERO_NO_MEMORY, "no memory for %zu layers and %zu tensors",
-                   layer_count, tensors);
+                   spec->layer_count, tensors);
         goto out;
     }
-    layout->world = world;
-    layout->dtype = dtype;
-    for (size_t l = 0; l < layer_count; l++) {
-        s = add_layer(layout, &layers[l], out_detail);
-        if (zero_failed(s))
-            goto out;
-    }
-    s = check_names(layout, out_detail);
+    for (size_t l = 0; l < spec->layer_count && !zero_failed(s); l++)
+        s = add_layer(layout, &spec->layers[l], out_detail);
+    if (!zero_failed(s))
+        s = check_names(layout, out_detail);
     if (zero_failed(s))
         goto out;
     *out = layout;
@@ -247,30 +257,36 @@ void zero_layout_destroy(struct zero_layout *layout)
     free(layout);
 }
 
-bool zero_layout_segment(const struct zero_layout *layout, uint32_t layer, uint64_t begin,
-                         uint64_t end, uint32_t *cursor, struct zero_segment *out)
+/* The first tensor of a layer that ends after `begin`: they stand in order. */
+static uint32_t first_after(const struct zero_tensor *tensors, uint32_t count, uint64_t begin)
+{
+    uint32_t low = 0, high = count;
+
+    while (low < high) {
+        uint32_t middle = low + (high - low) / 2;
+        if (tensors[middle].offset + tensors[middle].count <= begin)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+bool zero_layout_segment(const struct zero_layout *layout, uint32_t layer, struct zero_range within,
+                         uint32_t *cursor, struct zero_segment *out)
 {
     const struct zero_layer *l = &layout->layers[layer];
     const struct zero_tensor *tensors = &layout->tensors[l->first_tensor];
 
-    if (*cursor == 0) { /* tensors stand in order: skip those that end before the range */
-        uint32_t low = 0, high = l->tensor_count;
-        while (low < high) {
-            uint32_t middle = low + (high - low) / 2;
-            if (tensors[middle].offset + tensors[middle].count <= begin)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        *cursor = low;
-    }
-    if (*cursor >= l->tensor_count || tensors[*cursor].offset >= end)
+    if (*cursor == 0)
+        *cursor = first_after(tensors, l->tensor_count, within.begin);
+    if (*cursor >= l->tensor_count || tensors[*cursor].offset >= within.end)
         return false;
     const struct zero_tensor *tensor = &tensors[*cursor];
     uint64_t last = tensor->offset + tensor->count;
     out->tensor = tensor;
-    out->begin = tensor->offset > begin ? tensor->offset : begin;
-    out->end = last < end ? last : end;
+    out->begin = tensor->offset > within.begin ? tensor->offset : within.begin;
+    out->end = last < within.end ? last : within.end;
     *cursor += 1;
     return true;
 }

@@ -64,10 +64,22 @@ struct zero_layout {
     uint64_t largest_flat; /* elements of the largest layer's flat vector */
 };
 
-zero_status zero_layout_create(const struct zero_layer_spec *layers, size_t layer_count,
-                               uint32_t world, zero_dtype dtype, struct zero_layout **out,
+/* What a layout is made of; borrowed. */
+struct zero_layout_spec {
+    const struct zero_layer_spec *layers;
+    size_t layer_count;
+    uint32_t world;
+    zero_dtype dtype; /* of the parameters */
+};
+
+zero_status zero_layout_create(const struct zero_layout_spec *spec, struct zero_layout **out,
                                struct zero_detail *out_detail);
 void zero_layout_destroy(struct zero_layout *layout);
+
+/* Elements of a layer's flat vector. */
+struct zero_range {
+    uint64_t begin, end;
+};
 
 /* A run of elements of one tensor inside a range of a layer's flat vector. */
 struct zero_segment {
@@ -75,10 +87,10 @@ struct zero_segment {
     uint64_t begin, end; /* elements of the flat vector, begin < end */
 };
 
-/* Walks the tensors of a layer that lie in [begin, end) of its flat vector, in order. Start with
+/* Walks the tensors of a layer that lie within a range of its flat vector, in order. Start with
  * *cursor = 0; false when there are no more. Padding is never part of a segment. */
-bool zero_layout_segment(const struct zero_layout *layout, uint32_t layer, uint64_t begin,
-                         uint64_t end, uint32_t *cursor, struct zero_segment *out);
+bool zero_layout_segment(const struct zero_layout *layout, uint32_t layer, struct zero_range within,
+                         uint32_t *cursor, struct zero_segment *out);
 
 /* The model as text, one line a layer and one a tensor, independent of world and dtype: equal texts
  * are equal models, and the first different line is the difference to show. malloc'd, NULL without

@@ -16,6 +16,8 @@
 extern "C" {
 #endif
 
+#define ZERO_API __attribute__((visibility("default")))
+
 typedef enum zero_code {
     ZERO_OK = 0,
 #define CODE(name, number, scope, text) ZERO_##name = (number),
@@ -55,12 +57,12 @@ static inline bool zero_failed(zero_status s)
 }
 
 /* "STEP_ABORTED", or "UNKNOWN" for a number that is not in codes.def. */
-const char *zero_code_name(zero_code code);
+ZERO_API const char *zero_code_name(zero_code code);
 /* The sentence of codes.def. */
-const char *zero_code_text(zero_code code);
-enum zero_scope zero_code_scope(zero_code code);
+ZERO_API const char *zero_code_text(zero_code code);
+ZERO_API enum zero_scope zero_code_scope(zero_code code);
 /* True for numbers in codes.def (and 0): the check for a code that came from outside. */
-bool zero_code_known(uint32_t number);
+ZERO_API bool zero_code_known(uint32_t number);
 
 #ifdef __cplusplus
 }

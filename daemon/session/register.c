@@ -147,7 +147,8 @@ static zero_status lay_out(const struct draft *draft, uint32_t world, zero_dtype
         if (layer->tensor_count++ == 0)
             layer->tensors = &tensors[t];
     }
-    s = zero_layout_create(layers, draft->layer_count, world, dtype, out, &detail);
+    const struct zero_layout_spec spec = { layers, draft->layer_count, world, dtype };
+    s = zero_layout_create(&spec, out, &detail);
     if (zero_failed(s))
         s = fail_refuse(s.code, s.doing, "%s", detail.text);
 out:

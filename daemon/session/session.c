@@ -27,25 +27,29 @@ static void pause_listener(struct sessions *sessions)
     sessions_start_tick(sessions);
 }
 
-static void on_listen(uv_poll_t *poll, int status, int events)
+/* False when there is nobody to accept for now. */
+static bool accept_one(struct sessions *sessions)
 {
-    struct sessions *sessions = poll->data;
+    int fd = accept4(sessions->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-    (void)events;
-    if (status < 0)
-        return;
-    for (int n = 0; n < ACCEPT_AT_ONCE; n++) {
-        int fd = accept4(sessions->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (fd < 0) {
-            if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-                LOG_WARNING("accept: %s: trying again in %d ms", strerror(errno), SESSIONS_TICK_MS);
-                pause_listener(sessions);
-            }
-            return;
-        }
+    if (fd >= 0) {
         if (zero_failed(client_accept(sessions, fd)))
             close(fd);
+        return true;
     }
+    if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        LOG_WARNING("accept: %s: trying again in %d ms", strerror(errno), SESSIONS_TICK_MS);
+        pause_listener(sessions);
+    }
+    return false;
+}
+
+static void on_listen(uv_poll_t *poll, int status, int events)
+{
+    (void)events;
+    for (int n = 0; n < ACCEPT_AT_ONCE && status >= 0; n++)
+        if (!accept_one(poll->data))
+            return;
 }
 
 static void on_tick(uv_timer_t *timer)

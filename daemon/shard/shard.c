@@ -2,6 +2,7 @@
 #include "daemon/shard/shard.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,17 +14,11 @@ static zero_status join_texts(struct shard *shard)
     zero_status s = zero_success();
     char *layout = zero_layout_text(shard->layout);
     char *config = zero_config_text(&shard->config);
-    size_t layout_bytes = layout ? strlen(layout) : 0;
 
-    if (layout != NULL && config != NULL)
-        shard->text = malloc(layout_bytes + strlen(config) + 1);
-    if (shard->text == NULL) {
-        s = FAIL(NO_MEMORY, "describe model", "%zu bytes of text", layout_bytes);
-        goto out;
+    if (layout == NULL || config == NULL || asprintf(&shard->text, "%s%s", layout, config) < 0) {
+        shard->text = NULL;
+        s = FAIL(NO_MEMORY, "describe model", "%u tensors", shard->layout->tensor_count);
     }
-    memcpy(shard->text, layout, layout_bytes);
-    strcpy(shard->text + layout_bytes, config);
-out:
     free(layout);
     free(config);
     return s;
@@ -103,30 +98,33 @@ static size_t element_bytes(const struct shard *shard, enum zero_arena arena)
     return arena == ZERO_ARENA_param ? zero_dtype_bytes(shard->config.param_dtype) : sizeof(float);
 }
 
-void *shard_at(const struct shard *shard, enum zero_arena arena, uint32_t rank, const void *base,
-               uint32_t layer, uint64_t index)
+void *shard_at(const struct shard *shard, const struct shard_view *view, uint32_t layer,
+               uint64_t index)
 {
     const struct zero_layer *l = &shard->layout->layers[layer];
-    uint64_t element = shard_replicated(shard, arena) ? l->flat_offset + index
-                                                      : l->shard_offset + index - rank * l->shard;
+    uint64_t element = shard_replicated(shard, view->arena)
+                           ? l->flat_offset + index
+                           : l->shard_offset + index - view->rank * l->shard;
 
-    return (char *)(uintptr_t)base + element * element_bytes(shard, arena);
+    return (char *)(uintptr_t)view->base + element * element_bytes(shard, view->arena);
 }
 
 void *shard_own(const struct shard *shard, enum zero_arena arena, uint32_t layer, uint64_t index)
 {
-    return shard_at(shard, arena, shard->rank, shard->arena[arena].base, layer, index);
+    const struct shard_view own = { arena, shard->rank, shard->arena[arena].base };
+
+    return shard_at(shard, &own, layer, index);
 }
 
-struct shard_range shard_of_rank(const struct shard *shard, uint32_t rank, uint32_t layer)
+struct zero_range shard_of_rank(const struct shard *shard, uint32_t rank, uint32_t layer)
 {
     uint64_t share = shard->layout->layers[layer].shard;
-    return (struct shard_range){ rank * share, (rank + 1) * share };
+    return (struct zero_range){ rank * share, (rank + 1) * share };
 }
 
-struct shard_range shard_updated(const struct shard *shard, uint32_t layer)
+struct zero_range shard_updated(const struct shard *shard, uint32_t layer)
 {
     if (shard->config.stage == 0)
-        return (struct shard_range){ 0, shard->layout->layers[layer].flat };
+        return (struct zero_range){ 0, shard->layout->layers[layer].flat };
     return shard_of_rank(shard, shard->rank, layer);
 }

@@ -36,18 +36,22 @@ bool shard_replicated(const struct shard *shard, enum zero_arena arena);
 /* Where fp32 weights are: the master arena, or the parameters themselves when they are fp32. */
 enum zero_arena shard_master(const struct shard *shard);
 
-/* Address of a place in an arena of rank `rank` that is mapped at `base`. */
-void *shard_at(const struct shard *shard, enum zero_arena arena, uint32_t rank, const void *base,
-               uint32_t layer, uint64_t index);
+/* A rank's arena, as it is mapped here. */
+struct shard_view {
+    enum zero_arena arena;
+    uint32_t rank;
+    const void *base;
+};
+
+/* Address of a place in it. */
+void *shard_at(const struct shard *shard, const struct shard_view *view, uint32_t layer,
+               uint64_t index);
 /* The same in this rank's own arena. */
 void *shard_own(const struct shard *shard, enum zero_arena arena, uint32_t layer, uint64_t index);
 
 /* The places of a layer that this rank's optimizer updates: all at stage 0, its shard otherwise. */
-struct shard_range {
-    uint64_t begin, end;
-};
-struct shard_range shard_updated(const struct shard *shard, uint32_t layer);
+struct zero_range shard_updated(const struct shard *shard, uint32_t layer);
 /* The places whose gradients this rank sums: its shard. */
-struct shard_range shard_of_rank(const struct shard *shard, uint32_t rank, uint32_t layer);
+struct zero_range shard_of_rank(const struct shard *shard, uint32_t rank, uint32_t layer);
 
 #endif

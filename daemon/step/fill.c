@@ -12,13 +12,13 @@
 enum { SOURCE_EVERY_RANK = 1, SOURCE_RANK_0 = 2 }; /* 1 + enum zero_fill_source */
 
 /* Writes elements [begin, end) of a layer's flat vector, in fp32, to the places this rank has. */
-static void write_run(struct engine *e, uint32_t layer, struct shard_range run, const float *values)
+static void write_run(struct engine *e, uint32_t layer, struct zero_range run, const float *values)
 {
     enum zero_arena arenas[2] = { shard_master(e->shard), ZERO_ARENA_param };
 
     for (int i = 0; i < 2; i++) {
         enum zero_arena arena = arenas[i];
-        struct shard_range own = shard_of_rank(e->shard, e->options.rank, layer);
+        struct zero_range own = shard_of_rank(e->shard, e->options.rank, layer);
         uint64_t begin = run.begin, end = run.end;
         if (!shard_replicated(e->shard, arena)) {
             begin = begin > own.begin ? begin : own.begin;
@@ -37,8 +37,8 @@ static void write_run(struct engine *e, uint32_t layer, struct shard_range run, 
 static void take_piece(struct engine *e, const struct board_fill *piece, const void *staging)
 {
     const struct zero_tensor *tensor = &e->shard->layout->tensors[piece->tensor];
-    struct shard_range run = { tensor->offset + piece->offset,
-                               tensor->offset + piece->offset + piece->count };
+    struct zero_range run = { tensor->offset + piece->offset,
+                              tensor->offset + piece->offset + piece->count };
 
     write_run(e, tensor->layer, run,
               (const float *)((const char *)staging + piece->staging_offset));

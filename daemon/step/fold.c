@@ -147,7 +147,7 @@ static struct gathered gather_sources(const struct engine *e, uint32_t layer,
 }
 
 /* Sums the tensors' elements in [begin, end); what lies between them is not the trainer's. */
-static void sum_block(struct engine *e, uint32_t layer, struct shard_range block,
+static void sum_block(struct engine *e, uint32_t layer, struct zero_range block,
                       const struct gathered *from, bool accumulate)
 {
     size_t grad_bytes = zero_dtype_bytes(e->shard->config.grad_dtype);
@@ -155,8 +155,7 @@ static void sum_block(struct engine *e, uint32_t layer, struct shard_range block
     struct zero_segment segment;
     uint32_t cursor = 0;
 
-    while (
-        zero_layout_segment(e->shard->layout, layer, block.begin, block.end, &cursor, &segment)) {
+    while (zero_layout_segment(e->shard->layout, layer, block, &cursor, &segment)) {
         for (uint32_t i = 0; i < from->count; i++)
             sources[i] = from->windows[i] + segment.begin * grad_bytes;
         const struct comm_reduce op = {
@@ -182,11 +181,12 @@ static double *norms_at(const struct engine *e, uint32_t layer, uint64_t index)
 static void sum_layer(struct engine *e, uint32_t layer, const struct gathered *from,
                       bool accumulate)
 {
-    struct shard_range own = shard_of_rank(e->shard, e->options.rank, layer);
+    struct zero_range own = shard_of_rank(e->shard, e->options.rank, layer);
     const struct zero_layer *l = &e->shard->layout->layers[layer];
 
     for (uint64_t at = own.begin; at < own.end; at += BLOCK) {
-        struct shard_range block = { at, at + BLOCK < own.end ? at + BLOCK : own.end };
+        calls_drain(e); /* the own trainer must not wait for a layer's worth of sums */
+        struct zero_range block = { at, at + BLOCK < own.end ? at + BLOCK : own.end };
         sum_block(e, layer, block, from, accumulate);
         e->device->kernels->square_sum(shard_own(e->shard, ZERO_ARENA_grad, layer, at),
                                        (block.end - block.begin) / ZERO_NORM_CHUNK,
@@ -258,7 +258,7 @@ bool fold_pass(struct engine *e)
 
 static void clear_layer(struct engine *e, uint32_t layer)
 {
-    struct shard_range own = shard_of_rank(e->shard, e->options.rank, layer);
+    struct zero_range own = shard_of_rank(e->shard, e->options.rank, layer);
 
     memset(shard_own(e->shard, ZERO_ARENA_grad, layer, own.begin), 0,
            (own.end - own.begin) * sizeof(float));

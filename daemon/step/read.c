@@ -25,8 +25,8 @@ static enum zero_arena arena_of(const struct engine *e, uint64_t state)
 }
 
 /* Copies a run of a layer's flat vector, from whichever ranks have its parts. */
-static void copy_run(struct engine *e, enum zero_arena arena, uint32_t layer,
-                     struct shard_range run, float *to)
+static void copy_run(struct engine *e, enum zero_arena arena, uint32_t layer, struct zero_range run,
+                     float *to)
 {
     uint64_t share = e->shard->layout->layers[layer].shard;
     enum kernel_dtype dtype =
@@ -37,8 +37,8 @@ static void copy_run(struct engine *e, enum zero_arena arena, uint32_t layer,
             shard_replicated(e->shard, arena) ? e->options.rank : (uint32_t)(at / share);
         uint64_t end = shard_replicated(e->shard, arena) ? run.end : (at / share + 1) * share;
         end = end < run.end ? end : run.end;
-        const void *from =
-            shard_at(e->shard, arena, rank, e->comm->peers[rank].arena[arena], layer, at);
+        const struct shard_view view = { arena, rank, e->comm->peers[rank].arena[arena] };
+        const void *from = shard_at(e->shard, &view, layer, at);
         e->device->kernels->widen(to + (at - run.begin), from, dtype, end - at);
         at = end;
     }
@@ -71,7 +71,7 @@ void read_state(struct engine *e, const struct zero_ring_entry *entry)
                      offset, count, index, layer->name);
         return;
     }
-    struct shard_range run = { tensor->offset + offset, tensor->offset + offset + count };
+    struct zero_range run = { tensor->offset + offset, tensor->offset + offset + count };
     copy_run(e, arena, entry->layer, run,
              (float *)((char *)e->shard->arena[ZERO_ARENA_staging].base + staging));
     calls_answer(e, entry->slot, ZERO_OK, 0, NULL);

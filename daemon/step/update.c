@@ -88,25 +88,33 @@ static void step_sgd(const struct engine *e, const struct board_decision *decisi
     e->device->kernels->sgd(&op);
 }
 
-void update_apply(struct engine *e, const struct board_decision *decision)
+/* The tensors' elements of a chunk. */
+static void step_chunk(const struct engine *e, const struct board_decision *decision,
+                       struct constants *k, uint32_t layer, struct zero_range chunk)
 {
     const struct zero_config *config = &e->shard->config;
+    struct zero_segment run;
+    uint32_t cursor = 0;
+
+    while (zero_layout_segment(e->shard->layout, layer, chunk, &cursor, &run)) {
+        if (run.tensor != k->tensor)
+            prepare(config, decision, run.tensor, k);
+        if (config->optimizer == ZERO_SGD)
+            step_sgd(e, decision, k, &run);
+        else
+            step_adam(e, decision, k, &run);
+    }
+}
+
+void update_apply(struct engine *e, const struct board_decision *decision)
+{
     struct constants k = { .tensor = NULL };
 
     for (uint32_t l = 0; l < e->shard->layout->layer_count; l++) {
-        struct shard_range range = shard_updated(e->shard, l);
+        struct zero_range range = shard_updated(e->shard, l);
         for (uint64_t at = range.begin; at < range.end; at += CHUNK) {
-            uint64_t end = at + CHUNK < range.end ? at + CHUNK : range.end;
-            struct zero_segment run;
-            uint32_t cursor = 0;
-            while (zero_layout_segment(e->shard->layout, l, at, end, &cursor, &run)) {
-                if (run.tensor != k.tensor)
-                    prepare(config, decision, run.tensor, &k);
-                if (config->optimizer == ZERO_SGD)
-                    step_sgd(e, decision, &k, &run);
-                else
-                    step_adam(e, decision, &k, &run);
-            }
+            struct zero_range chunk = { at, at + CHUNK < range.end ? at + CHUNK : range.end };
+            step_chunk(e, decision, &k, l, chunk);
         }
     }
 }
@@ -118,14 +126,12 @@ uint64_t update_fetch(struct engine *e, enum zero_arena arena)
     for (uint32_t r = 0; r < e->options.world; r++) {
         if (r == e->options.rank)
             continue;
+        const struct shard_view from = { arena, r, e->comm->peers[r].arena[arena] };
         for (uint32_t l = 0; l < e->shard->layout->layer_count; l++) {
-            struct shard_range range = shard_of_rank(e->shard, r, l);
+            struct zero_range range = shard_of_rank(e->shard, r, l);
             char *to = shard_own(e->shard, arena, l, range.begin);
             size_t bytes = (size_t)((char *)shard_own(e->shard, arena, l, range.end) - to);
-            e->comm->ops->fetch(
-                e->comm, to,
-                shard_at(e->shard, arena, r, e->comm->peers[r].arena[arena], l, range.begin),
-                bytes);
+            e->comm->ops->fetch(e->comm, to, shard_at(e->shard, &from, l, range.begin), bytes);
             moved += bytes;
         }
     }

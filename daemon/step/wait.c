@@ -67,6 +67,17 @@ struct wait_reason wait_for_step(const struct engine *e)
     return (struct wait_reason){ .what = WAIT_NOTHING };
 }
 
+/* The first rank that has not submitted a layer as often as this one; world if all have. */
+static uint32_t behind_on_layer(const struct engine *e, uint32_t layer)
+{
+    uint64_t word = BOARD_WORD(e->attempt, e->windows[layer].k, 0);
+
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (board_load(&board_layers(engine_board(e, r))[layer].submitted) < word)
+            return r;
+    return e->options.world;
+}
+
 /* A layer of this rank that some other has not submitted as often. */
 static struct wait_reason wait_for_submission(const struct engine *e)
 {
@@ -74,14 +85,12 @@ static struct wait_reason wait_for_submission(const struct engine *e)
         const struct layer_window *window = &e->windows[l];
         if (window->state != WINDOW_SUBMITTED || window->attempt != e->attempt)
             continue;
-        for (uint32_t r = 0; r < e->options.world; r++) {
-            const struct board_layer *layer = &board_layers(engine_board(e, r))[l];
-            if (board_load(&layer->submitted) < BOARD_WORD(e->attempt, window->k, 0)) {
-                struct wait_reason reason = about_rank(e, WAIT_SUBMIT, r);
-                reason.layer = l;
-                return reason;
-            }
-        }
+        uint32_t rank = behind_on_layer(e, l);
+        if (rank == e->options.world)
+            continue;
+        struct wait_reason reason = about_rank(e, WAIT_SUBMIT, rank);
+        reason.layer = l;
+        return reason;
     }
     return about_rank(e, WAIT_SUMS, e->options.rank);
 }

@@ -106,8 +106,9 @@ static void fill(void)
     for (uint64_t i = 0; i < count; i++)
         values[i] = (float)(i % 1009) * 1e-3f - 0.5f;
     for (uint32_t l = 0; l < LAYERS; l++) {
-        must(zero_fill(client, l, 0, 0, values, count), "fill");
-        must(zero_fill(client, l, 1, 0, values, 1024), "fill");
+        const struct zero_span matrix = { l, 0, 0, count }, vector = { l, 1, 0, 1024 };
+        must(zero_fill(client, &matrix, values), "fill");
+        must(zero_fill(client, &vector, values), "fill");
     }
     must(zero_fill_end(client), "fill_end");
     free(values);

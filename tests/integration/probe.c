@@ -136,11 +136,12 @@ static void fill(void)
     for (uint32_t l = 0; l < layer_count; l++) {
         for (uint32_t i = 0; i < layers[l].tensor_count; i++, t++) {
             uint64_t count = elements(t);
+            const struct zero_span span = { l, i, 0, count };
             float *values = malloc(count * sizeof *values);
             for (uint64_t n = 0; n < count; n++)
                 values[n] = unit(mix(mix(settings.seed) + ((uint64_t)t << 40) + n)) * 0.1f;
             if ((!settings.fill_rank_0 || info->rank == 0) &&
-                zero_failed(s = zero_fill(client, l, i, 0, values, count)))
+                zero_failed(s = zero_fill(client, &span, values)))
                 die("fill", s);
             free(values);
         }
@@ -280,7 +281,8 @@ static void dump(const char *path)
                 uint64_t offset, count;
                 zero_tensor_place(client, l, i, &offset, &count);
                 float *values = malloc(count * sizeof *values);
-                zero_status s = zero_read(client, (enum zero_state)state, l, i, 0, values, count);
+                const struct zero_span span = { l, i, 0, count };
+                zero_status s = zero_read(client, (enum zero_state)state, &span, values);
                 if (s.code == ZERO_NOT_FOUND)
                     memset(values, 0, count * sizeof *values);
                 else if (zero_failed(s))

@@ -25,9 +25,10 @@ static void check_cover(const struct zero_layout *layout, uint32_t layer)
     for (uint32_t r = 0; r < layout->world; r++) {
         for (uint64_t at = r * l->shard; at < (r + 1) * l->shard; at += 777) {
             uint64_t end = at + 777 < (r + 1) * l->shard ? at + 777 : (r + 1) * l->shard;
+            struct zero_range block = { at, end };
             struct zero_segment segment;
             uint32_t cursor = 0;
-            while (zero_layout_segment(layout, layer, at, end, &cursor, &segment)) {
+            while (zero_layout_segment(layout, layer, block, &cursor, &segment)) {
                 CHECK(segment.begin >= at && segment.end <= end && segment.begin < segment.end);
                 for (uint64_t i = segment.begin; i < segment.end; i++) {
                     CHECK(marks[i] == 0);
@@ -48,9 +49,10 @@ static void check_layout(uint32_t world, zero_dtype dtype)
                                         tensor("c", big, 3), tensor("scalar", NULL, 0) };
     struct zero_tensor_spec second[] = { tensor("d", one, 1) };
     struct zero_layer_spec layers[] = { { "first", first, 4 }, { "second", second, 1 } };
+    const struct zero_layout_spec spec = { layers, 2, world, dtype };
     struct zero_layout *layout = NULL;
 
-    CHECK(!zero_failed(zero_layout_create(layers, 2, world, dtype, &layout, &detail)));
+    CHECK(!zero_failed(zero_layout_create(&spec, &layout, &detail)));
     CHECK(layout->count == 1 + 7 * 37 + 3 * 5 * 1001 + 1 + 1);
     for (uint32_t l = 0; l < 2; l++) {
         CHECK(layout->layers[l].shard % 256 == 0);
@@ -68,9 +70,10 @@ static void check_refused(const struct zero_tensor_spec *spec, size_t count, zer
                           const char *part)
 {
     struct zero_layer_spec layer = { "layer", spec, count };
+    const struct zero_layout_spec all = { &layer, 1, 2, ZERO_FP32 };
     struct zero_layout *layout = NULL;
 
-    CHECK(zero_layout_create(&layer, 1, 2, ZERO_FP32, &layout, &detail).code == code);
+    CHECK(zero_layout_create(&all, &layout, &detail).code == code);
     CHECK(layout == NULL);
     CHECK_CONTAINS(detail.text, part);
 }
@@ -108,11 +111,12 @@ static void check_text(void)
     static const uint64_t shape[] = { 2, 3 };
     struct zero_tensor_spec spec = tensor("w", shape, 2);
     struct zero_layer_spec layer = { "block 0", &spec, 1 };
+    const struct zero_layout_spec all = { &layer, 1, 3, ZERO_BF16 };
     struct zero_layout *layout = NULL;
 
     spec.lr_scale = 0.5;
     spec.weight_decay = 0;
-    CHECK(!zero_failed(zero_layout_create(&layer, 1, 3, ZERO_BF16, &layout, &detail)));
+    CHECK(!zero_failed(zero_layout_create(&all, &layout, &detail)));
     char *text = zero_layout_text(layout);
     CHECK(text &&
           strcmp(text, "layer block 0\n  tensor w [2,3] lr_scale 0.5 weight_decay 0\n") == 0);
