@@ -62,26 +62,33 @@ static void relax(void)
 /* ---- entries
  * ------------------------------------------------------------------------------------- */
 
+enum claim { CLAIMED, TAKEN, FULL };
+
+/* Tries to claim the next entry. */
+static enum claim try_claim(struct zero_ring *ring, uint32_t *out_position)
+{
+    uint32_t position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
+    uint32_t turn = atomic_load_explicit(&ring->entries[position % ZERO_RING_ENTRIES].turn,
+                                         memory_order_acquire);
+
+    *out_position = position;
+    if (turn == position)
+        return atomic_compare_exchange_weak(&ring->tail, &position, position + 1) ? CLAIMED : TAKEN;
+    return turn - position < ZERO_RING_ENTRIES ? TAKEN : FULL;
+}
+
 /* Claims the next free entry. A full ring means that the daemon is behind: it is woken and waited
  * for. */
 static zero_status claim_entry(zero_client *client, uint32_t *out_position)
 {
-    struct zero_ring *ring = client->ring;
     int64_t end = 0;
 
     for (;;) {
-        uint32_t position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
-        uint32_t turn = atomic_load_explicit(&ring->entries[position % ZERO_RING_ENTRIES].turn,
-                                             memory_order_acquire);
-        if (turn == position) {
-            if (atomic_compare_exchange_weak(&ring->tail, &position, position + 1)) {
-                *out_position = position;
-                return zero_success();
-            }
+        enum claim claim = try_claim(client->ring, out_position);
+        if (claim == CLAIMED)
+            return zero_success();
+        if (claim == TAKEN)
             continue;
-        }
-        if (turn - position < ZERO_RING_ENTRIES)
-            continue; /* another thread took it */
         ring_bell(client);
         if (!alive(client))
             return daemon_gone(client);

@@ -303,26 +303,33 @@ zero_status zero_frame_send(int socket, enum zero_frame_type type, const void *m
     return s;
 }
 
+/* Moves the fds of one control message into the frame. False: there was no room for some. */
+static bool take_some(struct cmsghdr *message, struct zero_frame *frame, size_t capacity)
+{
+    size_t count = (message->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    bool fits = true;
+
+    for (size_t i = 0; i < count; i++) {
+        int fd;
+        memcpy(&fd, CMSG_DATA(message) + i * sizeof fd, sizeof fd);
+        if (frame->fd_count < capacity) {
+            frame->fds[frame->fd_count++] = fd;
+        } else {
+            close(fd);
+            fits = false;
+        }
+    }
+    return fits;
+}
+
 /* Moves the fds of a received header into the frame. False: more came than were wanted. */
 static bool take_fds(struct msghdr *header, struct zero_frame *frame, size_t capacity)
 {
     bool fits = (header->msg_flags & MSG_CTRUNC) == 0 || capacity == 0;
 
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
-        for (size_t i = 0; i < count; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-            if (frame->fd_count < capacity) {
-                frame->fds[frame->fd_count++] = fd;
-            } else {
-                close(fd);
-                fits = false;
-            }
-        }
-    }
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c))
+        if (c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+            fits = take_some(c, frame, capacity) && fits;
     return fits;
 }
 

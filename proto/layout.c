@@ -285,6 +285,7 @@ bool zero_layout_segment(const struct zero_layout *layout, uint32_t layer, struc
     const struct zero_tensor *tensor = &tensors[*cursor];
     uint64_t last = tensor->offset + tensor->count;
     out->tensor = tensor;
+    out->layer = layer;
     out->begin = tensor->offset > within.begin ? tensor->offset : within.begin;
     out->end = last < within.end ? last : within.end;
     *cursor += 1;

@@ -84,6 +84,7 @@ struct zero_range {
 /* A run of elements of one tensor inside a range of a layer's flat vector. */
 struct zero_segment {
     const struct zero_tensor *tensor;
+    uint32_t layer;
     uint64_t begin, end; /* elements of the flat vector, begin < end */
 };
 

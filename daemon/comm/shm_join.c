@@ -508,37 +508,40 @@ static void wait_a_tick(const struct meeting *meeting)
     poll(fds, count, TICK_MS);
 }
 
+/* One look at everybody. */
+static zero_status meet_once(struct meeting *meeting)
+{
+    const struct comm_group *group = meeting->group;
+    zero_status s = meet_strangers(meeting);
+
+    for (uint32_t r = 0; r < group->world && !zero_failed(s); r++) {
+        if (r < group->rank && meeting->shm->links[r].socket < 0)
+            s = call_peer(meeting, r);
+        if (!zero_failed(s) && r != group->rank && !meeting->states[r].got_ready)
+            s = listen_to_peer(meeting, r);
+    }
+    if (!zero_failed(s))
+        say_ready(meeting);
+    return s;
+}
+
 static zero_status meet_all(struct meeting *meeting)
 {
     const struct comm_group *group = meeting->group;
-    zero_status s = zero_success();
 
-    while (missing_rank(meeting) < group->world) {
-        TRY(s, meet_strangers(meeting));
-        for (uint32_t r = 0; r < group->world; r++) {
-            if (r < group->rank && meeting->shm->links[r].socket < 0)
-                TRY(s, call_peer(meeting, r));
-            if (r != group->rank && !meeting->states[r].got_ready)
-                TRY(s, listen_to_peer(meeting, r));
-        }
-        say_ready(meeting);
-        if (missing_rank(meeting) == group->world)
-            break;
-        if (atomic_load(&join_cancelled)) {
-            s = REFUSE(INVALID_STATE, "meet peers", "the daemon is ending, or the trainer left");
-            goto out;
-        }
-        if (clock_ns() > meeting->deadline) {
-            s = REFUSE(DEADLINE, "meet peers",
-                       "rank %u did not join within %u ms: is its trainer running, and did it "
-                       "register its model?",
-                       missing_rank(meeting), group->deadline_ms);
-            goto out;
-        }
+    for (;;) {
+        zero_status s = meet_once(meeting);
+        if (zero_failed(s) || missing_rank(meeting) == group->world)
+            return s;
+        if (atomic_load(&join_cancelled))
+            return REFUSE(INVALID_STATE, "meet peers", "the daemon is ending, or the trainer left");
+        if (clock_ns() > meeting->deadline)
+            return REFUSE(DEADLINE, "meet peers",
+                          "rank %u did not join within %u ms: is its trainer running, and did it "
+                          "register its model?",
+                          missing_rank(meeting), group->deadline_ms);
         wait_a_tick(meeting);
     }
-out:
-    return s;
 }
 
 zero_status shm_meet(const struct comm_group *group, struct shm_comm *shm)

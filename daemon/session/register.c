@@ -157,35 +157,44 @@ out:
     return s;
 }
 
+/* Compares a text with the beginning of what is registered, and moves past it. */
+static zero_status compare_text(const char *text, const char **have)
+{
+    for (const char *line = text; *line != '\0';) {
+        size_t mine = strcspn(line, "\n"), theirs = strcspn(*have, "\n");
+        if (mine != theirs || memcmp(line, *have, mine) != 0)
+            return REFUSE(
+                MISMATCH, "match model",
+                "the trainer has \"%.*s\" where \"%.*s\" is registered: use the same model "
+                "and config, or shut the group down to start another",
+                mine < 150 ? (int)mine : 150, line, theirs < 150 ? (int)theirs : 150,
+                theirs ? *have : "the end");
+        line += mine + (line[mine] == '\n');
+        *have += theirs + ((*have)[theirs] == '\n');
+    }
+    return zero_success();
+}
+
 /* Shows the first line in which a trainer's model or config differs from what is registered. */
 static zero_status compare(const struct shard *shard, const struct zero_layout *layout,
                            const struct zero_config *config)
 {
-    char *texts[2] = { zero_layout_text(layout), zero_config_text(config) };
+    char *model = zero_layout_text(layout), *settings = zero_config_text(config);
     const char *have = shard->text;
-    zero_status s = zero_success();
+    zero_status s;
 
-    if (texts[0] == NULL || texts[1] == NULL)
+    if (model == NULL || settings == NULL) {
         s = out_of_memory();
-    for (int i = 0; i < 2 && !zero_failed(s); i++) {
-        for (const char *line = texts[i]; *line != '\0' && !zero_failed(s);) {
-            size_t mine = strcspn(line, "\n"), theirs = strcspn(have, "\n");
-            if (mine != theirs || memcmp(line, have, mine) != 0)
-                s = REFUSE(
-                    MISMATCH, "match model",
-                    "the trainer has \"%.*s\" where \"%.*s\" is registered: use the same model "
-                    "and config, or shut the group down to start another",
-                    mine < 150 ? (int)mine : 150, line, theirs < 150 ? (int)theirs : 150,
-                    theirs ? have : "the end");
-            line += mine + 1;
-            have += theirs + (have[theirs] == '\n');
-        }
+        goto out;
     }
-    if (!zero_failed(s) && *have != '\0')
+    TRY(s, compare_text(model, &have));
+    TRY(s, compare_text(settings, &have));
+    if (*have != '\0')
         s = REFUSE(MISMATCH, "match model", "the trainer lacks \"%.*s\", which is registered",
                    (int)strcspn(have, "\n"), have);
-    free(texts[0]);
-    free(texts[1]);
+out:
+    free(model);
+    free(settings);
     return s;
 }
 

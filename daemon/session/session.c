@@ -95,7 +95,7 @@ static zero_status listen_on(struct sessions *sessions)
     sessions->listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (sessions->listener < 0 ||
         bind(sessions->listener, (struct sockaddr *)&address, sizeof address) != 0 ||
-        chmod(address.sun_path, 0600) != 0 || listen(sessions->listener, SESSIONS_MAX) != 0)
+        chmod(address.sun_path, 0600) != 0 || listen(sessions->listener, SOMAXCONN) != 0)
         return FAIL(SYSTEM, "listen for trainers", "%s: %s", address.sun_path, strerror(errno));
     return zero_success();
 }

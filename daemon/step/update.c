@@ -47,7 +47,7 @@ static void *narrow_at(const struct engine *e, uint32_t layer, uint64_t index)
 static void step_adam(const struct engine *e, const struct board_decision *decision,
                       const struct constants *k, const struct zero_segment *run)
 {
-    uint32_t layer = run->tensor->layer;
+    uint32_t layer = run->layer;
     const struct adam_op op = {
         .p = state_at(e, shard_master(e->shard), layer, run->begin),
         .m = state_at(e, ZERO_ARENA_moment1, layer, run->begin),
@@ -68,7 +68,7 @@ static void step_sgd(const struct engine *e, const struct board_decision *decisi
                      const struct constants *k, const struct zero_segment *run)
 {
     const struct zero_config *config = &e->shard->config;
-    uint32_t layer = run->tensor->layer;
+    uint32_t layer = run->layer;
     const struct sgd_op op = {
         .p = state_at(e, shard_master(e->shard), layer, run->begin),
         .buf = state_at(e, ZERO_ARENA_moment1, layer, run->begin),

@@ -1,0 +1,411 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Whatever a client sends or does, it gets a named error or loses its connection; the daemon and the
+other trainers go on.
+
+Frames are put together here by hand, so that nothing of libzeroclient is in the way.
+"""
+import array
+import mmap
+import random
+import re
+import signal
+import socket
+import struct
+
+from harness import *
+
+HELLO, WELCOME, CONFIG, TENSORS, END, REGISTERED, OBSERVE, DONE, MODEL_END, ERROR = range(1, 11)
+CODES = {}
+
+
+def read_codes():
+    for line in (SOURCE / "proto" / "codes.def").read_text().splitlines():
+        match = re.match(r"CODE\((\w+), (\d+),", line)
+        if match:
+            CODES[int(match[2])] = match[1]
+
+
+def varint(n):
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+def field(number, value):
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    if isinstance(value, float):
+        return varint(number << 3 | 1) + struct.pack("<d", value)
+    if isinstance(value, str):
+        value = value.encode()
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def tensor(name, shape, lr_scale=1.0, decay=float("nan")):
+    packed = b"".join(varint(d) for d in shape)
+    return field(1, name) + field(2, packed) + field(3, lr_scale) + field(4, decay)
+
+
+def frame(kind, body=b""):
+    return b"ZR" + struct.pack("<HI", kind, len(body)) + body
+
+
+def fields(body):
+    """{number: [values]} of a message."""
+    out, at = {}, 0
+
+    def number():
+        nonlocal at
+        value = shift = 0
+        while True:
+            byte = body[at]
+            at += 1
+            value |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return value
+
+    while at < len(body):
+        key = number()
+        if key & 7 == 0:
+            value = number()
+        elif key & 7 == 1:
+            value, at = struct.unpack_from("<d", body, at)[0], at + 8
+        else:
+            count = number()
+            value, at = body[at:at + count], at + count
+        out.setdefault(key >> 3, []).append(value)
+    return out
+
+
+class Client:
+    def __init__(self, runtime, rank=0):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.connect(f"{runtime}/rank-{rank}.sock")
+        self.socket.settimeout(10)
+
+    def send(self, data, fds=()):
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.socket.sendmsg([data], control)
+
+    def receive(self):
+        """(kind, fields, fds), or None when the connection is closed."""
+        try:
+            data, control, _, _ = self.socket.recvmsg(70000, socket.CMSG_SPACE(4 * 200))
+        except ConnectionResetError:
+            return None
+        if not data:
+            return None
+        fds = array.array("i")
+        for _, _, part in control:
+            fds.frombytes(part[:len(part) - len(part) % 4])
+        return struct.unpack_from("<H", data, 2)[0], fields(data[8:]), list(fds)
+
+    def expect(self, kind, what):
+        got = self.receive()
+        check(got is not None and got[0] == kind,
+              f"{what}: wanted frame {kind}, got {got and (got[0], self.text(got))}")
+        return got
+
+    @staticmethod
+    def text(got):
+        if got and got[0] == ERROR:
+            return CODES.get(got[1].get(1, [0])[0]), got[1].get(2, [b""])[0].decode()
+        return got and got[1]
+
+    def expect_error(self, code, part, what):
+        got = self.receive()
+        have = self.text(got)
+        check(got is not None and got[0] == ERROR and have[0] == code and part in have[1],
+              f"{what}: wanted {code} with '{part}', got {have}")
+
+    def expect_end(self, what):
+        try:
+            for _ in range(3):
+                if self.receive() is None:
+                    return
+        except TimeoutError:
+            pass
+        check(False, f"{what}: the connection is still open")
+
+    def hello(self, role=0, protocol=1):
+        self.send(frame(HELLO, field(1, protocol) + field(2, role)))
+        return self
+
+    def register(self, settings, layers=None):
+        text = settings if isinstance(settings, (str, bytes)) else json.dumps(settings)
+        self.send(frame(CONFIG, field(1, text)))
+        layers = layers or [("layer", [("w", [100])])]
+        for i, (name, tensors) in enumerate(layers):
+            body = field(1, i) if i else b""
+            body += field(2, name) + b"".join(field(3, tensor(*t)) for t in tensors)
+            self.send(frame(TENSORS, body))
+        count = sum(len(t) for _, t in layers)
+        self.send(frame(END, field(1, len(layers)) + field(2, count)))
+
+    def close(self):
+        self.socket.close()
+
+
+class Daemons:
+    """zerorun --daemons-only."""
+
+    def __init__(self, world=1):
+        self.folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
+        self.runtime = self.folder / "run"
+        self.log = open(self.folder / "log", "w")
+        self.process = subprocess.Popen([str(ZERORUN), "-n", str(world), "--daemons-only",
+                                         "--runtime-dir", str(self.runtime)],
+                                        stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
+        until(lambda: all((self.runtime / f"rank-{r}.sock").exists() for r in range(world)),
+              what="daemons listen")
+
+    def alive(self, what):
+        check(self.process.poll() is None, f"{what}: the group ended\n{self.tail()}")
+
+    def tail(self):
+        return (self.folder / "log").read_text()[-2000:]
+
+    def trainer(self, rank=0, world=1, settings=None, **more):
+        """A probe that attaches to it."""
+        path = self.folder / "config.json"
+        path.write_text(json.dumps(settings or config(world)))
+        return subprocess.Popen([str(PROBE), *more.get("arguments", ["--steps", "3", "--quiet"])],
+                                env={**os.environ, "ZERO_CONFIG": str(path),
+                                     "ZERO_SOCKET": f"{self.runtime}/rank-{rank}.sock"},
+                                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+    def close(self):
+        self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def broken_frames(daemons):
+    good = frame(HELLO, field(1, 1) + field(2, 0))
+    cases = {
+        "one byte": b"Z",
+        "wrong magic": b"XX" + good[2:],
+        "type 0": frame(0), "type 77": frame(77), "type 65535": frame(65535),
+        "length too small": good[:4] + struct.pack("<I", 1) + good[8:],
+        "length too large": good[:4] + struct.pack("<I", 0xffffffff) + good[8:],
+        "truncated": good[:-1],
+        "oversized": frame(CONFIG, b"\x0a" * 69700),
+        "not protobuf": frame(HELLO, b"\xff" * 40),
+        "huge length inside": frame(CONFIG, b"\x0a\xff\xff\xff\xff\x0f"),
+        "name of control characters": frame(TENSORS, field(2, "a\nb")),
+        "name that is no UTF-8": frame(TENSORS, field(2, b"\xff\xfe")),
+        "name too long": frame(TENSORS, field(2, "x" * 256)),
+        "nine dimensions": frame(TENSORS, field(2, "l") + field(3, tensor("t", [1] * 9))),
+        "config over the cap": frame(CONFIG, field(1, b" " * 61441)),
+        "a daemon's frame": frame(WELCOME, field(1, 1)),
+        "an error": frame(ERROR, field(1, 3) + field(2, "no")),
+    }
+    for name, data in cases.items():
+        client = Client(daemons.runtime)
+        client.send(data)
+        client.expect_end(name)
+        client.close()
+    client = Client(daemons.runtime)
+    client.send(frame(TENSORS, field(1, 0) + b"\x1a\x00" * 32000))  # a frame, but a costly one
+    client.expect(ERROR, "many empty tensors")
+    client.close()
+    chance = random.Random(5)
+    for _ in range(300):
+        client = Client(daemons.runtime)
+        data = bytearray(frame(chance.choice([1, 3, 4, 5, 7]), chance.randbytes(chance.randrange(200))))
+        client.send(bytes(data))
+        client.close()
+    daemons.alive("broken frames")
+
+
+def wrong_order(daemons):
+    for name, data in {"register before hello": frame(END, field(1, 1) + field(2, 1)),
+                       "tensors before hello": frame(TENSORS, field(2, "l")),
+                       "observe before hello": frame(OBSERVE, field(1, 1))}.items():
+        client = Client(daemons.runtime)
+        client.send(data)
+        got = client.receive()
+        check(got and got[0] == ERROR and Client.text(got)[0] == "INVALID_STATE",
+              f"{name}: {Client.text(got)}")
+        client.close()
+    client = Client(daemons.runtime).hello(protocol=2)
+    client.expect_error("VERSION", "protocol 2", "another protocol")
+    client.expect_end("another protocol")
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "hello")
+    client.send(frame(HELLO, field(1, 1)))
+    client.expect_error("PROTOCOL", "hello twice", "hello twice")
+    client.expect_end("hello twice")
+    client = Client(daemons.runtime)
+    read_end, write_end = os.pipe()
+    client.send(frame(HELLO, field(1, 1) + field(2, 0)), [read_end] * 50)
+    client.expect(WELCOME, "fds nobody asked for")
+    client.close()
+    os.close(read_end)
+    os.close(write_end)
+    daemons.alive("wrong order")
+
+
+def one_trainer(daemons):
+    first = Client(daemons.runtime).hello()
+    first.expect(WELCOME, "first trainer")
+    second = Client(daemons.runtime).hello()
+    second.expect_error("BUSY", f"pid {os.getpid()}", "second trainer")
+    second.expect_end("second trainer")
+    first.close()
+    third = Client(daemons.runtime).hello()
+    third.expect(WELCOME, "third trainer, after the first left")
+    third.close()
+
+
+def bad_models(daemons):
+    good = config(1)
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "hello")
+    cases = [
+        ("config that is no JSON", "{", None, "CONFIG", "line"),
+        ("config with an unknown key", {**good, "optimzer": 1}, None, "CONFIG", "optimzer"),
+        ("batch that does not fit", {**good, "train_batch_size": 3, "gradient_accumulation_steps": 2},
+         None, "CONFIG", "train_batch_size"),
+        ("sizes that overflow", good, [("l", [("w", [1 << 40, 1 << 40])])], "TOO_LARGE", "w"),
+        ("sizes that overflow 2^64 to a small number", good, [("l", [("w", [1 << 33, 1 << 31, 1])])],
+         "TOO_LARGE", "w"),
+        ("a dimension of 0", good, [("l", [("w", [0])])], "INVALID_ARGUMENT", "dimension 0"),
+        ("two tensors of a name", good, [("l", [("w", [1]), ("w", [1])])], "INVALID_ARGUMENT", "w"),
+        ("memory that cannot be had", good, [("l", [("w", [1 << 44])])], "NO_MEMORY", "bytes"),
+        ("no layers", good, [("l", [])], "INVALID_ARGUMENT", "no tensors"),
+    ]
+    for name, settings, layers, code, part in cases:
+        client.register(settings, layers)
+        client.expect_error(code, part, name)
+    client.send(frame(CONFIG, field(1, json.dumps(good))))
+    client.send(frame(TENSORS, field(1, 5) + field(2, "l")))
+    client.expect_error("PROTOCOL", "layer 5", "layers out of order")
+    client.send(frame(END, field(1, 9) + field(2, 9)))
+    client.expect_error("PROTOCOL", "9", "counts that do not fit")
+    client.send(frame(END))
+    client.expect_error("INVALID_STATE", "no model", "attach to a model that is not there")
+    client.close()
+    daemons.alive("bad models")
+
+
+def memory_is_safe(daemons):
+    """What the fds allow, and what scribbling over the ring does."""
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "hello")
+    client.register(config(1))
+    got = client.expect(REGISTERED, "register")
+    if got is None or got[0] != REGISTERED:
+        return
+    ring, bell, window, staging, param = got[2][:5]
+    for what, attempt in {
+        "map parameters writable": lambda: mmap.mmap(param, 4096, prot=mmap.PROT_WRITE),
+        "write parameters": lambda: os.pwrite(param, b"x", 0),
+        "shrink parameters": lambda: os.ftruncate(param, 0),
+        "shrink the ring": lambda: os.ftruncate(ring, 0),
+        "grow the window": lambda: os.ftruncate(window, 1 << 30),
+    }.items():
+        try:
+            attempt()
+            check(False, f"{what} is possible")
+        except (OSError, PermissionError):
+            pass
+    chance = random.Random(11)
+    memory = mmap.mmap(ring, os.fstat(ring).st_size)
+    alarm = mmap.mmap(bell, 4096)
+    for _ in range(40):
+        memory[64:] = chance.randbytes(len(memory) - 64)
+        alarm[:8] = chance.randbytes(4) + b"\1\0\0\0"
+    trainer = daemons.trainer()  # BUSY, or welcome after the scribbler was thrown out
+    trainer.wait(60)
+    client.close()
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "after the scribbler")
+    client.close()
+    daemons.alive("scribbling")
+    for fd in got[2]:
+        os.close(fd)
+
+
+def trainers_go_on(daemons):
+    """A daemon that has seen all this still trains."""
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "hello")
+    client.send(frame(END))
+    got = client.receive()
+    client.close()
+    check(got is not None and got[0] == TENSORS, f"the model comes back: {got and got[0]}")
+
+
+def disagreement():
+    """Ranks whose models differ both hear of it, with the difference."""
+    daemons = Daemons(2)
+    for one, two, part in (("a:10,20", "a:10,21", "[21]"), ("a:10", "a:10;b:5", "layer b")):
+        trainers = [daemons.trainer(0, 2, arguments=["--layers", one]),
+                    daemons.trainer(1, 2, arguments=["--layers", two])]
+        for rank, trainer in enumerate(trainers):
+            out = trainer.communicate(timeout=60)[0]
+            check("CONFLICT" in out and part in out, f"rank {rank} of {one} and {two}: {out}")
+    daemons.alive("disagreement")
+    trainers = [daemons.trainer(r, 2) for r in range(2)]
+    for trainer in trainers:
+        out = trainer.communicate(timeout=60)[0]
+        check(trainer.returncode == 0, f"a good model after the bad ones: {out}")
+    trainer = daemons.trainer(0, 2, arguments=["--layers", "other:5"])
+    out = trainer.communicate(timeout=60)[0]
+    check("MISMATCH" in out and "layer other" in out, f"another model later: {out}")
+    trainer = daemons.trainer(0, 2, config(2, stage=1), arguments=["--steps", "3"])
+    out = trainer.communicate(timeout=60)[0]
+    check("MISMATCH" in out and "stage" in out, f"another config later: {out}")
+    daemons.close()
+
+
+def stopped_trainer():
+    """SIGSTOP of one trainer: the other's deadline names it; after SIGCONT training goes on."""
+    daemons = Daemons(2)
+    settings = config(2, zerod={"wait_timeout_seconds": 2})
+    slow = daemons.trainer(1, 2, settings, arguments=["--steps", "1000000", "--quiet"])
+    fast = daemons.trainer(0, 2, settings, arguments=["--steps", "1000000", "--quiet"])
+    until(lambda: stepping(daemons), what="training runs")
+    os.kill(slow.pid, signal.SIGSTOP)
+    out = fast.communicate(timeout=60)[0]
+    check("DEADLINE" in out and "rank 1" in out and f"pid {slow.pid}" in out, f"deadline: {out}")
+    os.kill(slow.pid, signal.SIGCONT)
+    again = daemons.trainer(0, 2, settings, arguments=["--steps", "1000000", "--quiet"])
+    before = until(lambda: stepping(daemons), what="status")
+    until(lambda: stepping(daemons) > before + 5, what="training goes on")
+    for trainer in (slow, again):
+        trainer.kill()
+        trainer.communicate()
+    daemons.alive("stopped trainer")
+    daemons.close()
+
+
+def stepping(daemons):
+    answer = status(daemons.runtime)
+    return answer["ranks"][0]["step"] if answer and answer.get("ranks") else 0
+
+
+def main():
+    read_codes()
+    daemons = Daemons(1)
+    for part in (broken_frames, wrong_order, one_trainer, bad_models, memory_is_safe, trainers_go_on):
+        part(daemons)
+        print(f"{part.__name__}: done", flush=True)
+    daemons.close()
+    for part in (disagreement, stopped_trainer):
+        part()
+        print(f"{part.__name__}: done", flush=True)
+    done()
+
+
+if __name__ == "__main__":
+    main()
