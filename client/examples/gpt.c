@@ -168,19 +168,26 @@ static zero_status train(struct trainer *t, struct report *report)
 
 /* ---- after training: rank 0 alone ------------------------------------------------------------ */
 
-static zero_status evaluate(struct trainer *t, double *out)
+/* The sum of the losses of a batch's sequences. */
+static zero_status evaluate_batch(struct trainer *t, uint64_t step, double *sum)
 {
     const size_t most = t->info->micro_batch;
+
+    for (size_t b = 0; b < HELD_OUT_SEQUENCES; b += most) {
+        const size_t count = HELD_OUT_SEQUENCES - b < most ? HELD_OUT_SEQUENCES - b : most;
+        text_batch(&t->text, step, b, count, &t->batch);
+        TRY(forward(t, count));
+        *sum += model_loss(t->model, t->batch.target, 1) * (double)count;
+    }
+    return zero_success();
+}
+
+static zero_status evaluate(struct trainer *t, double *out)
+{
     double sum = 0;
 
-    for (uint64_t step = HELD_OUT; step < HELD_OUT + t->options.eval; step++) {
-        for (size_t b = 0; b < HELD_OUT_SEQUENCES; b += most) {
-            size_t count = HELD_OUT_SEQUENCES - b < most ? HELD_OUT_SEQUENCES - b : most;
-            text_batch(&t->text, step, b, count, &t->batch);
-            TRY(forward(t, count));
-            sum += model_loss(t->model, t->batch.target, 1) * (double)count;
-        }
-    }
+    for (uint64_t i = 0; i < t->options.eval; i++)
+        TRY(evaluate_batch(t, HELD_OUT + i, &sum));
     *out = sum / (double)(t->options.eval * HELD_OUT_SEQUENCES);
     return zero_success();
 }
@@ -271,7 +278,7 @@ static zero_status register_model(struct trainer *t)
 static zero_status make_room(struct trainer *t)
 {
     const size_t tokens = t->info->micro_batch * t->options.shape.seq;
-    uint64_t most = 0, offset = 0, count = 0;
+    uint64_t most = 1, offset = 0, count = 0;
 
     for (uint32_t l = 0; l < t->layers->count; l++) {
         uint32_t last = (uint32_t)t->layers->spec[l].tensor_count - 1;

@@ -82,14 +82,16 @@ struct model *model_create(const struct gpt_shape *shape, size_t most_sequences)
         return NULL;
     m->shape = *shape;
     m->block = calloc(shape->layers, sizeof *m->block);
-    if (m->block != NULL)
-        m->memory = aligned_alloc(64, lay_out(m, most_sequences) * sizeof *m->memory);
-    if (m->memory == NULL) {
-        model_destroy(m);
-        return NULL;
-    }
+    if (m->block == NULL)
+        goto out;
+    m->memory = aligned_alloc(64, lay_out(m, most_sequences) * sizeof *m->memory);
+    if (m->memory == NULL)
+        goto out;
     lay_out(m, most_sequences);
     return m;
+out:
+    model_destroy(m);
+    return NULL;
 }
 
 void model_destroy(struct model *model)

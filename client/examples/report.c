@@ -76,7 +76,7 @@ static void show_step(const struct report *report, const struct zero_step_result
             "step %" PRIu64 "/%" PRIu64 "  loss %.4f  lr %.3g  %.0f tokens/s  %u:%02u left%s",
             r->step, report->last, r->scalars[0], r->lr, speed, left / 60, left % 60,
             r->outcome == ZERO_STEP_APPLIED ? "" : "  (skipped)");
-    fputs(report->terminal && !end ? "  \r" : "  \n", stderr);
+    fputs(!report->terminal ? "\n" : end ? "   \n" : "   \r", stderr); /* over a longer line */
     fflush(stderr);
 }
 

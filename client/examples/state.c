@@ -15,7 +15,7 @@ static struct zero_span span_of(const struct layers *layers, uint32_t layer, uin
 /* Room for the largest tensor. */
 static float *room(const struct layers *layers)
 {
-    uint64_t most = 0;
+    uint64_t most = 1;
 
     for (uint32_t l = 0; l < layers->count; l++)
         for (uint32_t t = 0; t < layers->spec[l].tensor_count; t++) {
