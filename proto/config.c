@@ -79,6 +79,18 @@ static size_t distance(const char *a, const char *b)
     return row[n];
 }
 
+/* How unlike two names are; a beginning of the other is nearly the same. */
+static size_t unlike(const char *a, const char *b)
+{
+    size_t i = 0;
+
+    while (a[i] != '\0' && a[i] == b[i])
+        i++;
+    if (i > 3 && (a[i] == '\0' || b[i] == '\0'))
+        return a[i] == b[i] ? 0 : 1;
+    return distance(a, b);
+}
+
 static const char *last_part(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -104,8 +116,8 @@ static void nearest(const char *path, char *best)
     for (size_t i = 0; i < config_row_count; i++) {
         char level[CONFIG_MAX_PATH];
         same_depth(config_rows[i].path, path, level);
-        size_t here = distance(path, level);
-        size_t elsewhere = distance(last_part(path), last_part(config_rows[i].path)) + 1;
+        size_t here = unlike(path, level);
+        size_t elsewhere = unlike(last_part(path), last_part(config_rows[i].path)) + 1;
         size_t far = here < elsewhere ? here : elsewhere;
         if (far >= least)
             continue;

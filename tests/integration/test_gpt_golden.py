@@ -1,0 +1,101 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""gpt under zerorun has the golden losses, for every world size and stage; precisions learn as well as
+they should; stages, repetition and restarts do not change a bit.
+
+Golden losses and final means: float64 programs of ours in C and PyTorch that agree in all digits shown,
+and simulated ranks in the 16-bit formats.
+"""
+import re
+
+from harness import *
+
+GOLDEN = {0: 4.868776661716, 1: 4.546309118918, 2: 4.335033038149, 3: 4.178017961853,
+          4: 4.023259071741, 5: 3.852949100191, 6: 3.701857645326, 7: 3.554303617332,
+          8: 3.472085104808, 9: 3.422122583558}
+GOLDEN_NORM = 2.645575176328  # of the gradient, at step 0
+GOLDEN_49 = 2.802669
+# mean of the last 50 of 300 steps at lr 1e-3, and the held-out loss
+FINAL = {"bf16": (2.4054, 2.3641), "fp16": (2.4080, 2.3706)}
+
+LAST = re.compile(r"weights sha256=([0-9a-f]{64}) step=(\d+) loss=(\S+)(?: heldout=(\S+))?$")
+
+
+def train(world, steps, *settings, arguments=()):
+    """(hash, held-out loss, the log) of a run that must succeed."""
+    options = [x for s in settings for x in ("-o", s)]
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
+    group = Group(world, [GPT, "--steps", steps, "--log", folder / "log", *arguments],
+                  options=options)
+    code = group.wait()
+    lines = group.rank_lines(0)
+    last = LAST.match(lines[-1]) if lines else None
+    what = f"N={world} {' '.join(settings)}"
+    check(code == 0 and last, f"{what}: exit {code}\n{group.stderr()[-800:]}")
+    log = []
+    if (folder / "log").exists():
+        log = [json.loads(line) for line in (folder / "log").read_text().splitlines()]
+    group.close()
+    shutil.rmtree(folder)
+    if not last:
+        return None, None, []
+    check([l["step"] for l in log] == list(range(steps)) and int(last[2]) == steps,
+          f"{what}: the log has steps {[l['step'] for l in log]}")
+    check(abs(float(last[3]) - log[-1]["loss"]) < 1e-9, f"{what}: last line and log differ")
+    return last[1], float(last[4]) if last[4] else None, log
+
+
+def stage(number):
+    return f"zero_optimization.stage={number}"
+
+
+def golden(world, number):
+    sha256, _, log = train(world, 51, stage(number))
+    if not log:
+        return None
+    early = max(abs(log[step]["loss"] - loss) for step, loss in GOLDEN.items())
+    late = abs(log[49]["loss"] - GOLDEN_49)
+    norm = abs(log[0]["grad_norm"] - GOLDEN_NORM)
+    print(f"N={world} stage {number} fp32: steps 0-9 within {early:.1e}, step 49 within {late:.1e}, "
+          f"norm within {norm:.1e}", flush=True)
+    check(early < 2e-6, f"N={world} stage {number}: {early} from the golden losses")
+    check(late < 1.5e-5, f"N={world} stage {number}: {late} at step 49")
+    check(norm < 2e-6, f"N={world} stage {number}: gradient norm {log[0]['grad_norm']}")
+    return sha256
+
+
+def precision(dtype):
+    mean, held_out = FINAL[dtype]
+    _, held, log = train(2, 300, f"{dtype}.enabled=true", "optimizer.params.lr=1e-3",
+                         arguments=["--eval", 16])
+    if not log:
+        return
+    found = sum(l["loss"] for l in log[-50:]) / 50
+    print(f"N=2 stage 3 {dtype} lr 1e-3: last 50 {found:.4f} (table {mean}), held out {held:.4f} "
+          f"(table {held_out})", flush=True)
+    check(abs(found - mean) < 0.02, f"{dtype}: mean of the last 50 losses {found}")
+    check(abs(held - held_out) < 0.02, f"{dtype}: held-out loss {held}")
+
+
+def same(name, hashes):
+    print(f"{name}: {len(hashes)} runs, {len(set(hashes))} hash", flush=True)
+    check(len(set(hashes)) == 1 and hashes[0], f"{name}: {hashes}")
+
+
+def main():
+    for world in (1, 2, 4):
+        hashes = [golden(world, number) for number in range(4)] + [golden(world, 3)]
+        same(f"N={world} fp32, stages 0-3 and stage 3 again", hashes)
+    for dtype in ("bf16", "fp16"):
+        precision(dtype)
+    for dtype in (None, "bf16", "fp16"):
+        for accumulation in (1, 4):
+            more = [f"{dtype}.enabled=true"] if dtype else []
+            more.append(f"gradient_accumulation_steps={accumulation}")
+            same(f"N=2 {dtype or 'fp32'} accumulation {accumulation}, stages 0-3",
+                 [train(2, 30, stage(number), *more)[0] for number in range(4)])
+    done()
+
+
+if __name__ == "__main__":
+    main()
