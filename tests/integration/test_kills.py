@@ -92,6 +92,8 @@ def main():
     seed = int(os.environ.get("ZERO_SEED", random.SystemRandom().randrange(1 << 30)))
     print(f"seed {seed}: {KILLS} kills, {STEPS} steps", flush=True)
     want = undisturbed(2, STEPS)
+    if failures:
+        done()
     have, hits = killed(2, STEPS, KILLS, seed)
     print(f"{hits} kills\n  undisturbed {want}\n  killed      {have}")
     pick = re.compile(r"weights sha256=(\w+) step=(\d+)")
