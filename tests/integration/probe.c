@@ -165,11 +165,19 @@ static uint16_t to_bf16(float x)
 
 static uint16_t to_fp16(float x)
 {
-    _Float16 h = (_Float16)x;
-    uint16_t bits;
+    uint16_t sign = signbit(x) ? 0x8000 : 0;
+    float size = fabsf(x);
+    uint32_t u;
 
-    memcpy(&bits, &h, sizeof bits);
-    return bits;
+    if (isnan(x))
+        return 0x7e00;
+    if (size >= 65520)
+        return sign | 0x7c00;
+    if (size < 0x1p-14f) /* denormal: units of 2^-24 */
+        return (uint16_t)(sign | (uint16_t)lrintf(size * 0x1p24f));
+    memcpy(&u, &size, sizeof u);
+    u += 0xfff + ((u >> 13) & 1);
+    return (uint16_t)(sign | (uint16_t)((u >> 13) - (112u << 10)));
 }
 
 static void put(void *window, zero_dtype dtype, uint64_t at, float g)
