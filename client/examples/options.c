@@ -3,9 +3,8 @@
 
 #include <argp.h>
 #include <errno.h>
-#include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 const char *argp_program_version = "gpt " ZEROD_VERSION;
@@ -30,19 +29,19 @@ static const struct argp_option table[] = {
     { 0 },
 };
 
-/* A file that lies in the program's own folder. */
-static const char *beside_program(const char *name)
+/* A file that lies in the program's own folder, or NULL. */
+static const char *beside_program(const char *name, char path[PATH_MAX])
 {
-    char path[PATH_MAX], *found = NULL;
-    ssize_t length = readlink("/proc/self/exe", path, sizeof path - 1);
+    ssize_t length = readlink("/proc/self/exe", path, PATH_MAX);
 
-    if (length < 0)
+    if (length < 0 || length == PATH_MAX)
         return NULL;
-    path[length] = '\0';
-    *strrchr(path, '/') = '\0';
-    if (asprintf(&found, "%s/%s", path, name) < 0 || access(found, R_OK) != 0)
+    while (path[length - 1] != '/')
+        length--;
+    const size_t room = PATH_MAX - (size_t)length;
+    if (snprintf(path + length, room, "%s", name) >= (int)room)
         return NULL;
-    return found;
+    return access(path, R_OK) == 0 ? path : NULL;
 }
 
 static uint64_t number(const char *text, uint64_t least, uint64_t most, struct argp_state *state)
@@ -65,14 +64,14 @@ static void finish(struct options *o, struct argp_state *state)
     if (o->layers_json)
         return;
     if (o->text == NULL)
-        o->text = beside_program("devils-dictionary.txt");
+        o->text = beside_program("devils-dictionary.txt", o->beside[0]);
     if (o->text == NULL)
         argp_error(state, "name the file to learn from with --text: the book that comes with this "
                           "program does not lie beside it");
     if (o->config == NULL)
         o->config = getenv("ZERO_CONFIG");
     if (o->config == NULL)
-        o->config = beside_program("gpt.json");
+        o->config = beside_program("gpt.json", o->beside[1]);
     if (o->config == NULL)
         argp_error(state, "name the config with --config: no gpt.json lies beside this program");
 }
