@@ -136,7 +136,8 @@ struct engine {
     unsigned char blob[2][ZERO_RING_MAX_BLOB];
     size_t blob_bytes[2];
     uint32_t blob_current;
-    struct engine_entry entry;
+    struct engine_entry entry; /* written at attach only, as is what it points to */
+    unsigned char entry_blob[ZERO_RING_MAX_BLOB];
 
     struct stats stats;
     uint64_t step_began_ns, asked_ns;

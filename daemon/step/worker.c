@@ -144,6 +144,7 @@ static void do_attach(struct engine *e, const struct command *command)
     e->trainer_pid = command->pid;
     e->trainer_token = command->token;
     atomic_store(&e->board->trainer_pid, command->pid);
+    memcpy(e->entry_blob, e->blob[e->blob_current], e->blob_bytes[e->blob_current]);
     e->entry = (struct engine_entry){ .attempt = e->attempt,
                                       .epoch = e->epoch,
                                       .step = e->step,
@@ -151,7 +152,7 @@ static void do_attach(struct engine *e, const struct command *command)
                                       .filled = e->filled,
                                       .loss_scale = e->loss_scale,
                                       .blob_bytes = e->blob_bytes[e->blob_current],
-                                      .blob = e->blob[e->blob_current] };
+                                      .blob = e->entry_blob };
     engine_post(e, ENGINE_ATTACHED, command->token, zero_success());
 }
 
