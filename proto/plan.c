@@ -130,26 +130,63 @@ zero_status zero_plan_count(uint64_t params, const struct zero_config *config,
                                      .shard =
                                          params / config->world + (params % config->world != 0),
                                      .largest = 0,
-                                     .layers = 1,
+                                     .layers = 0,
                                      .world = config->world,
                                      .exact = false };
 
     return plan(&size, config, out, out_detail);
 }
 
+static uint64_t times(uint64_t a, uint64_t b)
+{
+    uint64_t product;
+
+    return __builtin_mul_overflow(a, b, &product) ? UINT64_MAX : product;
+}
+
+static uint64_t plus(uint64_t a, uint64_t b)
+{
+    return a > UINT64_MAX - b ? UINT64_MAX : a + b;
+}
+
+/* others: elements of the other ranks' shards, flat * (N-1)/N */
+static struct zero_traffic count_traffic(uint64_t others, const struct zero_config *config)
+{
+    uint64_t params = times(zero_dtype_bytes(config->param_dtype), others);
+    uint64_t gradients = times(zero_dtype_bytes(config->grad_dtype), others);
+    struct zero_traffic traffic = { .reduced = times(config->accumulation, gradients) };
+
+    if (config->stage == 0)
+        traffic.reduced = plus(traffic.reduced, times(sizeof(float), others));
+    else if (config->stage < 3)
+        traffic.gathered = params;
+    else
+        traffic.gathered = times(times(config->accumulation, 2), params);
+    return traffic;
+}
+
 struct zero_traffic zero_plan_traffic(const struct zero_layout *layout,
                                       const struct zero_config *config)
 {
-    uint64_t others = layout->shard_total * (layout->world - 1); /* flat * (N-1)/N */
-    uint64_t param = zero_dtype_bytes(config->param_dtype);
-    struct zero_traffic traffic = { .reduced = config->accumulation *
-                                               zero_dtype_bytes(config->grad_dtype) * others };
+    return count_traffic(times(layout->shard_total, layout->world - 1), config);
+}
+
+struct zero_traffic zero_plan_traffic_count(uint64_t params, const struct zero_config *config)
+{
+    uint64_t shard = params / config->world + (params % config->world != 0);
+
+    return count_traffic(times(shard, config->world - 1), config);
+}
+
+uint64_t zero_plan_paper(uint64_t params, const struct zero_config *config)
+{
+    enum { PARAM = 2, GRADIENT = 2, OPTIMIZER = 12 };
+    uint64_t whole = config->stage < 2 ? PARAM + GRADIENT : config->stage == 2 ? PARAM : 0;
+    uint64_t divided = PARAM + GRADIENT + OPTIMIZER - whole;
 
     if (config->stage == 0)
-        traffic.reduced += sizeof(float) * others;
-    else if (config->stage < 3)
-        traffic.gathered = param * others;
-    else
-        traffic.gathered = config->accumulation * 2 * param * others;
-    return traffic;
+        return times(PARAM + GRADIENT + OPTIMIZER, params);
+    uint64_t bytes = times(divided, params);
+    uint64_t share = bytes / config->world + (bytes % config->world != 0);
+    return plus(times(whole, params), share);
 }

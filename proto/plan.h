@@ -61,4 +61,11 @@ struct zero_traffic {
 struct zero_traffic zero_plan_traffic(const struct zero_layout *layout,
                                       const struct zero_config *config);
 
+/* The same for a number of parameters without a layer list. Over 64 bits: UINT64_MAX. */
+struct zero_traffic zero_plan_traffic_count(uint64_t params, const struct zero_config *config);
+
+/* Bytes of the model states of one rank by the ZeRO paper's formula: 2 for the parameter, 2 for its
+ * gradient, 12 for Adam in fp32, each divided by the world from its stage on; rounded up. */
+uint64_t zero_plan_paper(uint64_t params, const struct zero_config *config);
+
 #endif

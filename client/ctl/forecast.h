@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: MIT */
+/* forecast.h: what zeroctl plan shows: memory and traffic of a rank, for people and as JSON.
+ *
+ * Owns    nothing: plain data.
+ * Uses    plan, config, table, writer.   Used by the plan command.
+ */
+#ifndef CLIENT_CTL_FORECAST_H
+#define CLIENT_CTL_FORECAST_H
+
+#include <stdio.h>
+
+#include "proto/plan.h"
+
+struct forecast {
+    uint64_t params;
+    struct zero_config config;
+    struct zero_plan plan;
+    uint64_t paper; /* bytes by the ZeRO paper's formula */
+    struct zero_traffic traffic;
+    char moved[2][96]; /* formulas of gathered and reduced */
+};
+
+/* Fills paper and the formulas from the rest. */
+void forecast_complete(struct forecast *forecast);
+
+/* False without memory. */
+bool forecast_print(const struct forecast *forecast, FILE *to, bool colour);
+bool forecast_write(const struct forecast *forecast, FILE *to); /* JSON */
+
+#endif
