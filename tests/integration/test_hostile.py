@@ -166,12 +166,24 @@ class Daemons:
     def alive(self, what):
         check(self.process.poll() is None, f"{what}: the group ended\n{self.tail()}")
 
+    def pid(self, rank=0):
+        """Of the daemon of that rank."""
+        for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+            try:
+                words = entry.read_bytes().split(b"\0")
+            except OSError:
+                continue
+            if str(self.runtime).encode() in words and words[0].endswith(b"zerod") \
+                    and words[words.index(b"--rank") + 1] == str(rank).encode():
+                return int(entry.parent.name)
+        return None
+
     def tail(self):
         return (self.folder / "log").read_text()[-2000:]
 
     def trainer(self, rank=0, world=1, settings=None, **more):
         """A probe that attaches to it."""
-        path = self.folder / "config.json"
+        path = pathlib.Path(tempfile.mkstemp(dir=self.folder, suffix=".json")[1])
         path.write_text(json.dumps(settings or config(world)))
         return subprocess.Popen([str(PROBE), *more.get("arguments", ["--steps", "3", "--quiet"])],
                                 env={**os.environ, "ZERO_CONFIG": str(path),
@@ -345,6 +357,92 @@ def trainers_go_on(daemons):
     check(got is not None and got[0] == TENSORS, f"the model comes back: {got and got[0]}")
 
 
+def attach_and_leave(daemons):
+    """A thousand trainers and observers come and go: the daemon keeps nothing of them."""
+    pid = daemons.pid()
+
+    def kept():
+        status_text = pathlib.Path(f"/proc/{pid}/status").read_text()
+        return (len(os.listdir(f"/proc/{pid}/fd")),
+                int(re.search(r"VmRSS:\s+(\d+)", status_text)[1]))
+
+    def round_trip(role):
+        client = Client(daemons.runtime).hello(role)
+        client.expect(WELCOME, f"role {role}")
+        client.send(frame(END))
+        while True:
+            got = client.receive()
+            if got is None or got[0] in (REGISTERED, ERROR):
+                break
+        check(got is not None and got[0] == REGISTERED, f"role {role}: {Client.text(got)}")
+        for fd in got[2] if got else []:
+            os.close(fd)
+        client.close()
+
+    for _ in range(20):
+        round_trip(0)
+        round_trip(1)
+    before = kept()
+    for _ in range(500):
+        round_trip(0)
+        round_trip(1)
+    until(lambda: kept()[0] <= before[0], what=f"fds are closed: {before} became {kept()}")
+    check(kept()[1] < before[1] + 4096, f"memory grew: {before} became {kept()} KiB")
+
+
+def refused_starts():
+    """What a daemon cannot start with, it says."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
+    zerod = str(BUILD / "daemon" / "zerod")
+
+    def start(*arguments, env=None):
+        run = subprocess.run([zerod, *map(str, arguments)], capture_output=True, text=True,
+                             timeout=60, env={**os.environ, **(env or {})})
+        return run.returncode, run.stdout + run.stderr
+
+    long = folder / ("x" * 60) / ("y" * 60)
+    long.mkdir(parents=True)
+    (folder / "file").write_text("")
+    rank = ["--rank", "0", "--world", "1", "--runtime-dir"]
+    for what, arguments, env, part in (
+            ("a path that is too long", [*rank, long], {}, "longer than the 107 bytes"),
+            ("a folder that is a file", [*rank, folder / "file"], {}, "Not a directory"),
+            ("a folder that cannot be made", [*rank, "/proc/zerod"], {}, "/proc/zerod"),
+            ("a kernel set that is not there", [*rank, folder / "k"], {"ZERO_KERNELS": "sse9"}, "sse9"),
+            ("a rank beyond the world", ["--rank", 2, "--world", 2, "--runtime-dir", folder], {}, "--rank"),
+            ("no world", ["--rank", 0, "--runtime-dir", folder], {}, "--world"),
+    ):
+        code, text = start(*arguments, env=env)
+        check(code not in (0, None) and part in text, f"{what}: exit {code}: {text}")
+    stale = folder / "stale"
+    stale.mkdir(mode=0o700)
+    for name in ("sock", "peer", "control"):
+        left = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        left.bind(str(stale / f"rank-0.{name}"))
+        left.close()
+    log = open(folder / "log", "w")
+    live = subprocess.Popen([zerod, *rank, str(stale)], stdout=log, stderr=log)
+
+    def answers():
+        try:
+            client = Client(stale).hello()
+            got = client.receive()
+            client.close()
+            return got is not None
+        except OSError:
+            return False
+
+    until(answers, what="a daemon over stale sockets")
+    code, text = start(*rank, stale)
+    check(code != 0 and "another zerod runs as rank 0" in text, f"two daemons: exit {code}: {text}")
+    check(answers(), "the first daemon went on")
+    live.terminate()
+    check(live.wait(30) == 0, f"SIGTERM: exit {live.returncode}")
+    check(not [f for f in os.listdir(stale)], f"left behind: {os.listdir(stale)}")
+    log.close()
+    shutil.rmtree(folder)
+
+
 def disagreement():
     """Ranks whose models differ both hear of it, with the difference."""
     daemons = Daemons(2)
@@ -397,11 +495,12 @@ def stepping(daemons):
 def main():
     read_codes()
     daemons = Daemons(1)
-    for part in (broken_frames, wrong_order, one_trainer, bad_models, memory_is_safe, trainers_go_on):
+    for part in (broken_frames, wrong_order, one_trainer, bad_models, memory_is_safe, trainers_go_on,
+                 attach_and_leave):
         part(daemons)
         print(f"{part.__name__}: done", flush=True)
     daemons.close()
-    for part in (disagreement, stopped_trainer):
+    for part in (refused_starts, disagreement, stopped_trainer):
         part()
         print(f"{part.__name__}: done", flush=True)
     done()
