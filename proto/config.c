@@ -2,46 +2,50 @@
 /* Reads the rows of config.def: which keys there are, and what each may be. */
 #include "proto/config.h"
 
-#include <inttypes.h>
+#include <float.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 #include "proto/config_keys.h"
 
-const struct config_row config_rows[] = {
+#define ABOVE_0 DBL_TRUE_MIN
+#define BELOW_1 (1 - DBL_EPSILON / 2)
+
+const struct config_row config_rows[CONFIG_ROWS] = {
 #define KEY(name, path, type, fallback, min, max, help) \
     { path, ROW_KEY, TYPE_##type, CONFIG_##name, fallback, min, max, help },
 #define ONLY(path, value, help) { path, ROW_ONLY, TYPE_ANY, CONFIG_KEYS, value, 0, 0, help },
-#define NO_EFFECT(path, reason) { path, ROW_NO_EFFECT, TYPE_ANY, CONFIG_KEYS, NULL, 0, 0, reason },
-#define OFF(path, instead) { path, ROW_OFF, TYPE_ANY, CONFIG_KEYS, NULL, 0, 0, instead },
+#define NO_EFFECT(path, type, reason) \
+    { path, ROW_NO_EFFECT, TYPE_##type, CONFIG_KEYS, NULL, -DBL_MAX, DBL_MAX, reason },
+#define OFF(path, keys, instead) { path, ROW_OFF, TYPE_ANY, CONFIG_KEYS, keys, 0, 0, instead },
 #include "proto/config.def"
-#undef KEY
-#undef ONLY
-#undef NO_EFFECT
-#undef OFF
 };
-const size_t config_row_count = sizeof config_rows / sizeof *config_rows;
+
+static const struct {
+    const char *path, *other, *what;
+} both_rows[] = {
+#define BOTH(path, other, what) { path, other, what },
+#include "proto/config.def"
+};
 
 zero_status config_refuse(struct zero_detail *detail, zero_code code, const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    vsnprintf(detail->text, sizeof detail->text, format, args);
+    json_describe(detail, format, args);
     va_end(args);
     return (zero_status){ code, "read config" };
 }
 
-/* ---- which key is it
- * ------------------------------------------------------------------------------ */
+/* ---- which key is it ---- */
 
 static const struct config_row *find_row(const char *path)
 {
-    for (size_t i = 0; i < config_row_count; i++)
+    for (size_t i = 0; i < CONFIG_ROWS; i++)
         if (strcmp(config_rows[i].path, path) == 0)
             return &config_rows[i];
     return NULL;
@@ -52,7 +56,7 @@ static bool is_section(const char *path)
 {
     size_t bytes = strlen(path);
 
-    for (size_t i = 0; i < config_row_count; i++)
+    for (size_t i = 0; i < CONFIG_ROWS; i++)
         if (strncmp(config_rows[i].path, path, bytes) == 0 && config_rows[i].path[bytes] == '.')
             return true;
     return false;
@@ -113,7 +117,7 @@ static void nearest(const char *path, char *best)
 {
     size_t least = SIZE_MAX;
 
-    for (size_t i = 0; i < config_row_count; i++) {
+    for (size_t i = 0; i < CONFIG_ROWS; i++) {
         char level[CONFIG_MAX_PATH];
         same_depth(config_rows[i].path, path, level);
         size_t here = unlike(path, level);
@@ -126,19 +130,13 @@ static void nearest(const char *path, char *best)
     }
 }
 
-/* ---- values
- * -------------------------------------------------------------------------------------- */
+/* ---- values ---- */
 
 static const char *type_name(enum config_type type)
 {
-    static const char *const names[] = { "true or false", "a whole number", "a number",
-                                         "a text",        "two numbers",    "a value" };
+    static const char *const names[] = { "true or false", "a whole number", "a number", "a text",
+                                         "two numbers",   "a list",         "a value" };
     return names[type];
-}
-
-static bool in_range(const struct config_row *row, double value)
-{
-    return value >= row->min && value <= row->max;
 }
 
 static bool has_type(const struct config_row *row, const struct json *json)
@@ -156,36 +154,74 @@ static bool has_type(const struct config_row *row, const struct json *json)
         return json->type == JSON_ARRAY && json->first && json->first->type == JSON_NUMBER &&
                json->first->next && json->first->next->type == JSON_NUMBER &&
                !json->first->next->next;
+    case TYPE_LIST:
+        return json->type == JSON_ARRAY;
     case TYPE_ANY:
         break;
     }
     return true;
 }
 
+static zero_status refuse_type(const struct config_row *row, const struct json *json,
+                               struct zero_detail *detail)
+{
+    bool unquoted = row->type == TYPE_FLAG || row->type == TYPE_COUNT || row->type == TYPE_NUMBER;
+    const char *hint = "";
+
+    if (json->type == JSON_NULL && row->value != NULL)
+        hint = ": leave the key out for its default";
+    else if (json->type == JSON_TEXT && unquoted)
+        hint = ": write it without quotes";
+    return config_refuse(detail, ZERO_CONFIG, "line %u: %s must be %s, not %.60s%s", json->line,
+                         row->path, type_name(row->type),
+                         json->type == JSON_NUMBER ? json->text : json_type_name(json->type), hint);
+}
+
+static zero_status check_range(const struct config_row *row, const struct json *json,
+                               struct zero_detail *detail)
+{
+    char least[40] = "above 0", most[40] = "below 1";
+
+    if (json->type != JSON_NUMBER || (json->number >= row->min && json->number <= row->max))
+        return zero_success();
+    if (row->min != ABOVE_0)
+        snprintf(least, sizeof least, "at least %.15g", row->min);
+    if (row->max != BELOW_1)
+        snprintf(most, sizeof most, "at most %.15g", row->max);
+    return config_refuse(detail, ZERO_CONFIG, "line %u: %s is %.60s: it must be %s and %s",
+                         json->line, row->path, json->text, least, most);
+}
+
+/* Type and range of a KEY or NO_EFFECT. */
+static zero_status check_value(const struct config_row *row, const struct json *json,
+                               struct zero_detail *detail)
+{
+    if (!has_type(row, json))
+        return refuse_type(row, json, detail);
+    if (row->type != TYPE_PAIR)
+        return check_range(row, json, detail);
+    zero_status s = check_range(row, json->first, detail);
+    return zero_failed(s) ? s : check_range(row, json->first->next, detail);
+}
+
 static zero_status take_value(const struct config_row *row, const struct json *json,
                               struct config_values *values, struct zero_detail *detail)
 {
     struct config_value *value = &values->of[row->name];
+    zero_status s = check_value(row, json, detail);
 
-    if (!has_type(row, json))
-        return config_refuse(detail, ZERO_CONFIG, "line %u: %s must be %s, not %s", json->line,
-                             row->path, type_name(row->type), json_type_name(json->type));
+    if (zero_failed(s))
+        return s;
     value->line = json->line;
-    value->set = true;
     value->flag = json->truth;
     value->number = row->type == TYPE_PAIR ? json->first->number : json->number;
     value->second = row->type == TYPE_PAIR ? json->first->next->number : 0;
     if (row->type == TYPE_TEXT)
         snprintf(value->text, sizeof value->text, "%s", json->text);
-    bool numeric = row->type == TYPE_COUNT || row->type == TYPE_NUMBER || row->type == TYPE_PAIR;
-    if (numeric && (!in_range(row, value->number) ||
-                    (row->type == TYPE_PAIR && !in_range(row, value->second))))
-        return config_refuse(detail, ZERO_CONFIG, "line %u: %s is out of range: %g to %g",
-                             json->line, row->path, row->min, row->max);
-    return zero_success();
+    return s;
 }
 
-/* Is it the one value of an ONLY row? null means that the key must not be there. */
+/* Is it the one value of an ONLY row? */
 static bool is_value(const struct json *json, const char *wanted)
 {
     switch (json->type) {
@@ -194,60 +230,47 @@ static bool is_value(const struct json *json, const char *wanted)
     case JSON_BOOL:
         return strcmp(wanted, json->truth ? "true" : "false") == 0;
     case JSON_NUMBER:
-        return json->number == strtod(wanted, NULL) && wanted[0] != '"' && wanted[0] != 'n';
+        return strchr("-0123456789", wanted[0]) && json->number == strtod(wanted, NULL);
     case JSON_TEXT:
         return wanted[0] == '"' && strlen(wanted) == strlen(json->text) + 2 &&
                strncmp(wanted + 1, json->text, strlen(json->text)) == 0;
-    default:
-        return false;
+    case JSON_OBJECT:
+    case JSON_ARRAY:
+        break;
     }
+    return false;
 }
 
-static zero_status take_row(const struct config_row *row, const struct json *json,
-                            struct config_values *values, struct zero_detail *detail)
+static zero_status take_only(const struct config_row *row, const struct json *json,
+                             struct zero_detail *detail)
 {
-    const struct json *enabled = json_member(json, "enabled");
-
-    switch (row->kind) {
-    case ROW_KEY:
-        if (json->type == JSON_NULL)
-            return zero_success(); /* as if it were not there: what DeepSpeed does */
-        return take_value(row, json, values, detail);
-    case ROW_ONLY:
-        if (is_value(json, row->fallback))
-            return zero_success();
-        if (strcmp(row->fallback, "null") == 0)
-            return config_refuse(detail, ZERO_UNSUPPORTED, "line %u: %s is not supported: %s",
-                                 json->line, row->path, row->help);
-        return config_refuse(detail, ZERO_UNSUPPORTED, "line %u: %s is supported as %s only: %s",
-                             json->line, row->path, row->fallback, row->help);
-    case ROW_NO_EFFECT:
-        if (values->no_effect_count < CONFIG_MAX_NO_EFFECT)
-            values->no_effect[values->no_effect_count++] =
-                (struct config_no_effect){ row, json->line };
+    if (is_value(json, row->value))
         return zero_success();
-    case ROW_OFF:
-        if (json->type == JSON_NULL || (json->type == JSON_BOOL && !json->truth) ||
-            (enabled && enabled->type == JSON_BOOL && !enabled->truth))
-            return zero_success();
+    if (strcmp(row->value, "null") == 0)
         return config_refuse(detail, ZERO_UNSUPPORTED,
-                             "line %u: %s is DeepSpeed's and not supported here: %s; remove it, or "
-                             "set \"enabled\": false",
+                             "line %u: %s is known to DeepSpeed but not supported here: %s; remove "
+                             "it",
                              json->line, row->path, row->help);
-    }
-    return zero_success();
+    return config_refuse(detail, ZERO_UNSUPPORTED,
+                         "line %u: %s is known to DeepSpeed but supported here as %s only: %s; "
+                         "write that or remove it",
+                         json->line, row->path, row->value, row->help);
 }
 
-/* ---- the tree
- * ------------------------------------------------------------------------------------ */
+/* ---- the tree ---- */
 
 static zero_status refuse_auto(const struct json *json, const char *path,
                                struct zero_detail *detail)
 {
     return config_refuse(detail, ZERO_CONFIG,
-                         "line %u: %s is \"auto\": write its value (a launcher that fills these in "
-                         "must run first), or leave the key out for the default",
+                         "line %u: %.150s is \"auto\": write its value (what fills these in must "
+                         "run before), or leave the key out for the default",
                          json->line, path);
+}
+
+static bool is_auto(const struct json *json)
+{
+    return json->type == JSON_TEXT && strcmp(json->text, "auto") == 0;
 }
 
 static zero_status refuse_unknown(const struct json *json, const char *path,
@@ -255,10 +278,87 @@ static zero_status refuse_unknown(const struct json *json, const char *path,
 {
     char best[CONFIG_MAX_PATH] = "";
 
+    if (strchr(json->key, '.') != NULL)
+        return config_refuse(detail, ZERO_CONFIG,
+                             "line %u: the key \"%.150s\" is unknown: sections are nested, as "
+                             "{\"zero_optimization\": {\"stage\": 1}}",
+                             json->line, json->key);
     nearest(path, best);
     return config_refuse(detail, ZERO_CONFIG,
                          "line %u: the key %.150s is unknown; the nearest known one is %.150s",
                          json->line, path, best);
+}
+
+/* Is key among the words? `*` at their end is any. */
+static bool has_word(const char *words, const char *key)
+{
+    size_t bytes = strlen(key);
+
+    for (const char *at = words; *at != '\0'; at += strspn(at, " ")) {
+        size_t word = strcspn(at, " ");
+        if (*at == '*' || (word == bytes && strncmp(at, key, bytes) == 0))
+            return true;
+        at += word;
+    }
+    return false;
+}
+
+/* A section that is off: its keys do nothing, but must be some that DeepSpeed knows. */
+static zero_status check_off(const struct config_row *row, const struct json *section,
+                             struct zero_detail *detail)
+{
+    for (const struct json *child = section->first; child != NULL; child = child->next) {
+        char path[CONFIG_MAX_PATH];
+        snprintf(path, sizeof path, "%s.%s", row->path, child->key);
+        if (!has_word(row->value, child->key))
+            return config_refuse(detail, ZERO_CONFIG,
+                                 "line %u: the key %.150s is unknown; known there: %s", child->line,
+                                 path, row->value);
+        if (is_auto(child))
+            return refuse_auto(child, path, detail);
+    }
+    return zero_success();
+}
+
+static zero_status take_off(const struct config_row *row, const struct json *json,
+                            struct zero_detail *detail)
+{
+    char key[CONFIG_MAX_PATH];
+
+    snprintf(key, sizeof key, "%.*s", (int)strcspn(row->value, " "), row->value);
+    const struct json *on = json_member(json, key);
+    bool off = on == NULL ? key[0] != '\0' : on->type == JSON_BOOL && !on->truth;
+    if (json->type == JSON_OBJECT && (off || json->first == NULL || (on && is_auto(on))))
+        return check_off(row, json, detail);
+    if (json->type == JSON_NULL || (json->type == JSON_BOOL && !json->truth))
+        return zero_success();
+    return config_refuse(detail, ZERO_UNSUPPORTED,
+                         "line %u: %s is known to DeepSpeed but not supported here: %s; remove "
+                         "it%s%s%s",
+                         json->line, row->path, row->help, key[0] ? ", or set \"" : "", key,
+                         key[0] ? "\": false" : "");
+}
+
+static zero_status take_row(const struct config_row *row, const struct json *json,
+                            struct config_values *values, struct zero_detail *detail)
+{
+    zero_status s = zero_success();
+
+    switch (row->kind) {
+    case ROW_KEY:
+        /* null where DeepSpeed's default is null: as if it were not there */
+        return json->type == JSON_NULL && row->value == NULL
+                   ? s
+                   : take_value(row, json, values, detail);
+    case ROW_ONLY:
+        return take_only(row, json, detail);
+    case ROW_NO_EFFECT:
+        values->no_effect[row - config_rows] = json->line;
+        return json->type == JSON_NULL ? s : check_value(row, json, detail);
+    case ROW_OFF:
+        return take_off(row, json, detail);
+    }
+    return s;
 }
 
 static zero_status take_object(const struct json *object, const char *prefix,
@@ -275,7 +375,7 @@ static zero_status take_section(const struct json *json, const char *path,
     if (strcmp(path, "zero_optimization") == 0 && json->type == JSON_BOOL) {
         /* the oldest way to ask for stage 1 */
         values->of[CONFIG_stage] =
-            (struct config_value){ .set = true, .line = json->line, .number = json->truth };
+            (struct config_value){ .line = json->line, .number = json->truth };
         return zero_success();
     }
     return config_refuse(detail, ZERO_CONFIG, "line %u: %s must be an object, not %s", json->line,
@@ -294,9 +394,9 @@ static zero_status take_object(const struct json *object, const char *prefix,
         if (bytes < 0 || (size_t)bytes >= sizeof path)
             s = config_refuse(detail, ZERO_CONFIG, "line %u: the key \"%.60s...\" is unknown",
                               child->line, child->key);
-        else if (row == NULL && !is_section(path))
+        else if (strchr(child->key, '.') != NULL || (row == NULL && !is_section(path)))
             s = refuse_unknown(child, path, detail);
-        else if (child->type == JSON_TEXT && strcmp(child->text, "auto") == 0)
+        else if (is_auto(child))
             s = refuse_auto(child, path, detail);
         else if (row != NULL)
             s = take_row(row, child, values, detail);
@@ -306,21 +406,64 @@ static zero_status take_object(const struct json *object, const char *prefix,
     return s;
 }
 
-static void take_defaults(struct config_values *values)
+/* ---- all ---- */
+
+static const struct json *find_path(const struct json *root, const char *path)
 {
-    for (size_t i = 0; i < config_row_count; i++) {
+    while (root != NULL && *path != '\0') {
+        char key[CONFIG_MAX_PATH];
+        size_t bytes = strcspn(path, ".");
+        snprintf(key, sizeof key, "%.*s", (int)bytes, path);
+        root = json_member(root, key);
+        path += bytes + (path[bytes] == '.');
+    }
+    return root;
+}
+
+/* What must be said before single keys are looked at: an optimizer that is not supported has
+ * parameters of its own, and each of two names of one thing is known. */
+static zero_status check_whole(const struct json *root, struct zero_detail *detail)
+{
+    const struct json *type = find_path(root, "optimizer.type");
+    enum zero_optimizer optimizer;
+
+    if (root->type != JSON_OBJECT)
+        return config_refuse(detail, ZERO_CONFIG, "line %u: a config is an object, not %s",
+                             root->line, json_type_name(root->type));
+    for (size_t i = 0; i < sizeof both_rows / sizeof *both_rows; i++) {
+        const struct json *one = find_path(root, both_rows[i].path);
+        const struct json *other = find_path(root, both_rows[i].other);
+        if (one != NULL && other != NULL)
+            return config_refuse(
+                detail, ZERO_CONFIG, "line %u: %s and %s (line %u) are both given: %s; keep one",
+                one->line, both_rows[i].path, both_rows[i].other, other->line, both_rows[i].what);
+    }
+    if (type != NULL && type->type == JSON_TEXT && !is_auto(type) &&
+        !config_find_optimizer(type->text, &optimizer))
+        return config_refuse(
+            detail, ZERO_UNSUPPORTED,
+            "line %u: optimizer.type \"%.60s\" is not supported: write Adam, AdamW "
+            "or SGD",
+            type->line, type->text);
+    return zero_success();
+}
+
+static zero_status take_defaults(struct config_values *values, struct zero_detail *detail)
+{
+    zero_status s = zero_success();
+
+    for (size_t i = 0; i < CONFIG_ROWS && !zero_failed(s); i++) {
         const struct config_row *row = &config_rows[i];
         struct json *json = NULL;
-        struct zero_detail detail;
-        if (row->kind != ROW_KEY || row->fallback == NULL || values->of[row->name].set)
+        if (row->kind != ROW_KEY || row->value == NULL || config_given(values, row->name))
             continue;
-        if (zero_failed(json_parse(row->fallback, strlen(row->fallback), &json, &detail)))
-            continue; /* a row of ours that is no JSON: a test looks for it */
-        take_value(row, json, values, &detail);
+        s = json_parse(row->value, strlen(row->value), &json, detail);
+        if (!zero_failed(s))
+            s = take_value(row, json, values, detail);
         values->of[row->name].line = 0;
-        values->of[row->name].set = false;
         json_free(json);
     }
+    return s;
 }
 
 zero_status config_read(const char *text, size_t bytes, struct config_values *values,
@@ -335,13 +478,9 @@ zero_status config_read(const char *text, size_t bytes, struct config_values *va
     zero_status s = json_parse(text, bytes, &json, detail);
     if (zero_failed(s))
         return s;
-    if (json->type != JSON_OBJECT)
-        s = config_refuse(detail, ZERO_CONFIG, "line %u: a config is an object, not %s", json->line,
-                          json_type_name(json->type));
-    else
+    s = check_whole(json, detail);
+    if (!zero_failed(s))
         s = take_object(json, "", values, detail);
     json_free(json);
-    if (!zero_failed(s))
-        take_defaults(values);
-    return s;
+    return zero_failed(s) ? s : take_defaults(values, detail);
 }

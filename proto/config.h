@@ -7,7 +7,7 @@
  *
  * Owns    nothing: the struct is plain data.
  * Thread  any.
- * Fails   CONFIG, UNSUPPORTED, TOO_LARGE, NO_MEMORY.
+ * Fails   CONFIG, UNSUPPORTED, TOO_LARGE, NO_MEMORY; INVALID_ARGUMENT for a world of 0.
  * Uses    status, model.   Used by plan, zeroctl, daemon.
  */
 #ifndef ZERO_CONFIG_H
@@ -43,7 +43,7 @@ struct zero_config {
     uint32_t loss_scale_window, loss_scale_hysteresis;
     bool loss_scale_consecutive;
 
-    uint64_t reduce_bucket_elements; /* bound of the gradient windows at stages 2 and 3 */
+    uint64_t reduce_bucket_elements; /* bound of the gradient windows at stages 2 and 3; else 0 */
     bool overlap_comm;               /* doubles that bound */
 
     /* section "zerod" */

@@ -3,21 +3,28 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <strings.h>
 
 #include "proto/config_keys.h"
 
-enum { VALUE_BYTES = 96 };
+enum { VALUE_BYTES = 96, DOUBLE_BYTES = 32 };
 
-static void write_flag(char *to, bool value)
+/* The shortest decimal that is read back as the same double: equal texts are equal numbers. */
+static const char *shortest(double value, char *to)
 {
-    snprintf(to, VALUE_BYTES, "%s", value ? "true" : "false");
+    for (int digits = 15; digits <= 17; digits++) {
+        snprintf(to, DOUBLE_BYTES, "%.*g", digits, value);
+        if (strtod(to, NULL) == value)
+            break;
+    }
+    return to;
 }
 
 /* A key's value as it was resolved; false for keys that another one stands for. */
 static bool format_resolved(const struct zero_config *c, enum config_name name, char *to)
 {
     static const char *const optimizers[] = { "Adam", "AdamW", "SGD" };
+    char one[DOUBLE_BYTES], other[DOUBLE_BYTES];
     const struct {
         enum config_name name;
         double value;
@@ -45,6 +52,7 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
         enum config_name name;
         bool value;
     } flags[] = {
+        { CONFIG_adam_w_mode, c->optimizer == ZERO_ADAMW },
         { CONFIG_amsgrad, c->amsgrad },
         { CONFIG_nesterov, c->nesterov },
         { CONFIG_fp16, c->param_dtype == ZERO_FP16 },
@@ -55,17 +63,15 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (numbers[i].name == name)
-            return snprintf(to, VALUE_BYTES, "%.17g", numbers[i].value) > 0;
-    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
-        if (flags[i].name == name) {
-            write_flag(to, flags[i].value);
-            return true;
-        }
-    }
+            return shortest(numbers[i].value, to) != NULL;
+    for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (flags[i].name == name)
+            return snprintf(to, VALUE_BYTES, "%s", flags[i].value ? "true" : "false") > 0;
     if (name == CONFIG_optimizer)
         return snprintf(to, VALUE_BYTES, "%s", optimizers[c->optimizer]) > 0;
     if (name == CONFIG_betas)
-        return snprintf(to, VALUE_BYTES, "[%.17g, %.17g]", c->beta1, c->beta2) > 0;
+        return snprintf(to, VALUE_BYTES, "[%s, %s]", shortest(c->beta1, one),
+                        shortest(c->beta2, other)) > 0;
     if (name == CONFIG_communication_data_type)
         return snprintf(to, VALUE_BYTES, "%s", zero_dtype_name(c->grad_dtype)) > 0;
     if (name == CONFIG_initial_scale_power)
@@ -74,37 +80,91 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
     return false;
 }
 
-/* Keys of the family that the optimizer is not of, and of a loss scale that is not used. */
-static bool matters(const struct zero_config *c, const char *path)
+/* Where a value that no line gives comes from. */
+static void write_origin(FILE *to, const struct zero_config *c, const struct config_values *values,
+                         const struct config_row *row)
 {
-    static const char *const adam[] = { "betas", "eps", "amsgrad" };
-    static const char *const sgd[] = { "momentum", "dampening", "nesterov" };
-    const char *name = strrchr(path, '.') ? strrchr(path, '.') + 1 : path;
+    bool both =
+        config_given(values, CONFIG_train_batch) && config_given(values, CONFIG_micro_batch);
 
-    for (int i = 0; i < 3; i++)
-        if (strcmp(name, c->optimizer == ZERO_SGD ? adam[i] : sgd[i]) == 0)
-            return false;
-    if (strncmp(path, "fp16.", 5) == 0 && strcmp(path, "fp16.enabled") != 0)
-        return c->param_dtype == ZERO_FP16;
-    return true;
+    switch (row->name) {
+    case CONFIG_train_batch:
+        fprintf(to, "inferred from train_micro_batch_size_per_gpu x gradient_accumulation_steps x "
+                    "world");
+        break;
+    case CONFIG_micro_batch:
+        fprintf(to, "inferred from train_batch_size / (gradient_accumulation_steps x world)");
+        break;
+    case CONFIG_accumulation:
+        fprintf(to, both ? "inferred from train_batch_size / (train_micro_batch_size_per_gpu x "
+                           "world)"
+                         : "default");
+        break;
+    case CONFIG_communication_data_type:
+        fprintf(to, "inferred from the dtype of the parameters");
+        break;
+    case CONFIG_weight_decay:
+        fprintf(to, "default of %s", values->of[CONFIG_optimizer].text);
+        break;
+    case CONFIG_overlap_comm:
+        fprintf(to, "default at stage %u", c->stage);
+        break;
+    default:
+        fprintf(to, "default");
+    }
 }
 
+static void write_line(FILE *to, const struct zero_config *c, const struct config_values *values,
+                       const struct config_row *row)
+{
+    const struct config_value *value = &values->of[row->name];
+    unsigned bfloat16 = values->of[CONFIG_bfloat16].line;
+
+    fprintf(to, "   (");
+    if (row->name == CONFIG_optimizer && c->optimizer == ZERO_ADAMW &&
+        strcasecmp(value->text, "AdamW") != 0)
+        fprintf(to, "line %u: \"%s\", with adam_w_mode true", value->line, value->text);
+    else if (row->name == CONFIG_bf16 && bfloat16 != 0)
+        fprintf(to, "line %u: bfloat16", bfloat16);
+    else if (value->line != 0)
+        fprintf(to, "line %u", value->line);
+    else
+        write_origin(to, c, values, row);
+    fprintf(to, ")");
+}
+
+/* values: NULL to leave the origins out, and what another key stands for. */
 static void write_rows(FILE *to, const struct zero_config *config,
                        const struct config_values *values)
 {
-    for (size_t i = 0; i < config_row_count; i++) {
+    for (size_t i = 0; i < CONFIG_ROWS; i++) {
         const struct config_row *row = &config_rows[i];
         char text[VALUE_BYTES];
-        if (row->kind != ROW_KEY || !matters(config, row->path) ||
+        if (row->kind != ROW_KEY || config_idle(config, row->name) != NULL ||
+            (values == NULL && row->name == CONFIG_adam_w_mode) ||
             !format_resolved(config, row->name, text))
             continue;
         fprintf(to, "%s = %s", row->path, text);
-        if (values == NULL)
-            fprintf(to, "\n");
-        else if (values->of[row->name].line != 0)
-            fprintf(to, "   (line %u)\n", values->of[row->name].line);
-        else
-            fprintf(to, "   (%s)\n", row->fallback ? "default" : "inferred");
+        if (values != NULL)
+            write_line(to, config, values, row);
+        fprintf(to, "\n");
+    }
+}
+
+/* The keys that are there and do nothing. */
+static void write_no_effect(FILE *to, const struct zero_config *config,
+                            const struct config_values *values)
+{
+    const char *title = "\nno effect here:\n";
+
+    for (size_t i = 0; i < CONFIG_ROWS; i++) {
+        const struct config_row *row = &config_rows[i];
+        const char *why = row->kind == ROW_KEY ? config_idle(config, row->name) : row->help;
+        unsigned line = row->kind == ROW_KEY ? values->of[row->name].line : values->no_effect[i];
+        if (line == 0 || why == NULL)
+            continue;
+        fprintf(to, "%s%s   (line %u): %s\n", title, row->path, line, why);
+        title = "";
     }
 }
 
@@ -137,7 +197,6 @@ zero_status zero_config_explain(const char *text, size_t bytes, uint32_t world, 
     struct zero_config config;
     char *made = NULL;
     size_t made_bytes = 0;
-
     zero_status s = config_read(text, bytes, &values, out_detail);
     if (!zero_failed(s))
         s = config_resolve(&values, world, &config, out_detail);
@@ -146,12 +205,9 @@ zero_status zero_config_explain(const char *text, size_t bytes, uint32_t world, 
     FILE *to = open_memstream(&made, &made_bytes);
     if (to == NULL)
         return config_refuse(out_detail, ZERO_NO_MEMORY, "no memory for the text");
+    fprintf(to, "world = %u   (zerod --world)\n", config.world);
     write_rows(to, &config, &values);
-    if (values.no_effect_count > 0)
-        fprintf(to, "\nno effect here:\n");
-    for (size_t i = 0; i < values.no_effect_count; i++)
-        fprintf(to, "%s   (line %u): %s\n", values.no_effect[i].row->path, values.no_effect[i].line,
-                values.no_effect[i].row->help);
+    write_no_effect(to, &config, &values);
     made = finish(to, &made);
     if (made == NULL)
         return config_refuse(out_detail, ZERO_NO_MEMORY, "no memory for the text");

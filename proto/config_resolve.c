@@ -9,72 +9,56 @@
 #include "proto/config_keys.h"
 
 #define VALUE(name) (&values->of[CONFIG_##name])
+#define GIVEN(name) config_given(values, CONFIG_##name)
 
-/* ---- batch
- * --------------------------------------------------------------------------------------- */
+/* ---- batch ---- */
 
 struct batch {
     uint64_t train, micro, accumulation, world;
-    bool train_known, micro_known, accumulation_known;
 };
 
-/* Shows all three numbers and where each comes from: none is ever rounded. */
+/* Shows all three numbers and where each comes from: what was inferred says so. */
 static zero_status refuse_batch(const struct config_values *values, const struct batch *b,
-                                const char *why, struct zero_detail *detail)
+                                struct zero_detail *detail)
 {
-    char parts[3][96];
-    const struct config_value *given[3] = { VALUE(train_batch), VALUE(micro_batch),
-                                            VALUE(accumulation) };
-    const uint64_t numbers[3] = { b->train, b->micro, b->accumulation };
-    const bool known[3] = { b->train_known, b->micro_known, b->accumulation_known };
-    unsigned line = 1;
+    static const char rounded[] = " (inferred, rounded down)";
+    const char *micro = GIVEN(micro_batch) ? "" : rounded;
+    const char *accumulation = GIVEN(accumulation)  ? ""
+                               : GIVEN(micro_batch) ? rounded
+                                                    : " (default)";
 
-    for (int i = 0; i < 3; i++) {
-        if (given[i]->set) {
-            snprintf(parts[i], sizeof parts[i], "%" PRIu64 " (line %u)", numbers[i],
-                     given[i]->line);
-            line = given[i]->line;
-        } else if (known[i]) {
-            snprintf(parts[i], sizeof parts[i], "%" PRIu64 " (inferred)", numbers[i]);
-        } else {
-            snprintf(parts[i], sizeof parts[i], "unknown (not given)");
-        }
-    }
-    return config_refuse(
-        detail, ZERO_CONFIG,
-        "line %u: %s: train_batch_size %s, train_micro_batch_size_per_gpu %s, "
-        "gradient_accumulation_steps %s, world size %" PRIu64
-        " (zerod --world); train_batch_size must be the product of the other three",
-        line, why, parts[0], parts[1], parts[2], b->world);
+    return config_refuse(detail, ZERO_CONFIG,
+                         "line %u: train_batch_size %" PRIu64
+                         " is not train_micro_batch_size_per_gpu %" PRIu64
+                         "%s x gradient_accumulation_steps %" PRIu64 "%s x world size %" PRIu64
+                         " (zerod --world): change one so that the product is exact",
+                         VALUE(train_batch)->line, b->train, b->micro, micro, b->accumulation,
+                         accumulation, b->world);
 }
 
-/* Infers what is not given, where it divides. */
-static zero_status infer_batch(const struct config_values *values, struct batch *b,
-                               struct zero_detail *detail)
+static zero_status refuse_no_batch(const struct config_values *values, struct zero_detail *detail)
 {
-    if (!b->train_known && !b->micro_known)
-        return refuse_batch(values, b,
-                            "train_batch_size or train_micro_batch_size_per_gpu is needed", detail);
-    if (!b->accumulation_known && !(b->train_known && b->micro_known)) {
-        b->accumulation = 1;
-        b->accumulation_known = true;
-    }
-    if (!b->train_known) {
+    static const char add[] = "add train_batch_size (samples of a step, over all ranks) or "
+                              "train_micro_batch_size_per_gpu";
+
+    if (!GIVEN(accumulation))
+        return config_refuse(detail, ZERO_CONFIG, "the batch size is missing: %s", add);
+    return config_refuse(detail, ZERO_CONFIG,
+                         "line %u: gradient_accumulation_steps alone does not say the batch size: "
+                         "%s",
+                         VALUE(accumulation)->line, add);
+}
+
+/* What is not given. Two factors fit in 64 bits: a batch has at most 1e9, a world 2^32. */
+static void infer_batch(const struct config_values *values, struct batch *b)
+{
+    if (!GIVEN(accumulation))
+        b->accumulation =
+            GIVEN(train_batch) && GIVEN(micro_batch) ? b->train / (b->micro * b->world) : 1;
+    if (!GIVEN(micro_batch))
+        b->micro = b->train / (b->accumulation * b->world);
+    if (!GIVEN(train_batch))
         b->train = b->micro * b->accumulation * b->world;
-        b->train_known = true;
-        return zero_success();
-    }
-    uint64_t others = (b->micro_known ? b->micro : b->accumulation) * b->world;
-    if (b->micro_known && b->accumulation_known)
-        return zero_success();
-    if (b->train % others != 0)
-        return refuse_batch(values, b, "the batch does not divide", detail);
-    if (b->micro_known)
-        b->accumulation = b->train / others;
-    else
-        b->micro = b->train / others;
-    b->micro_known = b->accumulation_known = true;
-    return zero_success();
 }
 
 static zero_status resolve_batch(const struct config_values *values, struct zero_config *out,
@@ -83,25 +67,27 @@ static zero_status resolve_batch(const struct config_values *values, struct zero
     struct batch b = { .train = (uint64_t)VALUE(train_batch)->number,
                        .micro = (uint64_t)VALUE(micro_batch)->number,
                        .accumulation = (uint64_t)VALUE(accumulation)->number,
-                       .world = out->world,
-                       .train_known = VALUE(train_batch)->set,
-                       .micro_known = VALUE(micro_batch)->set,
-                       .accumulation_known = VALUE(accumulation)->set };
-    zero_status s = infer_batch(values, &b, detail);
+                       .world = out->world };
 
-    if (zero_failed(s))
-        return s;
-    if ((double)b.micro * (double)b.accumulation * (double)b.world > 9e18 ||
-        b.train != b.micro * b.accumulation * b.world)
-        return refuse_batch(values, &b, "the batch does not fit", detail);
+    if (!GIVEN(train_batch) && !GIVEN(micro_batch))
+        return refuse_no_batch(values, detail);
+    infer_batch(values, &b);
+    bool overflows = (double)b.micro * (double)b.accumulation * (double)b.world > 1e18;
+    if (!GIVEN(train_batch) && overflows)
+        return config_refuse(detail, ZERO_TOO_LARGE,
+                             "line %u: train_micro_batch_size_per_gpu %" PRIu64
+                             " x gradient_accumulation_steps %" PRIu64 " x world size %" PRIu64
+                             " (zerod --world) is more than 1e18",
+                             VALUE(micro_batch)->line, b.micro, b.accumulation, b.world);
+    if (overflows || b.train != b.micro * b.accumulation * b.world)
+        return refuse_batch(values, &b, detail);
     out->train_batch = b.train;
     out->micro_batch = b.micro;
     out->accumulation = b.accumulation;
-    return s;
+    return zero_success();
 }
 
-/* ---- precision
- * ------------------------------------------------------------------------------------ */
+/* ---- precision ---- */
 
 static zero_status resolve_dtype(const struct config_values *values, struct zero_config *out,
                                  struct zero_detail *detail)
@@ -110,86 +96,87 @@ static zero_status resolve_dtype(const struct config_values *values, struct zero
     bool bf16 = VALUE(bf16)->flag || VALUE(bfloat16)->flag;
 
     if (VALUE(fp16)->flag && bf16)
-        return config_refuse(detail, ZERO_CONFIG,
-                             "line %u: fp16 and bf16 are both enabled: enable one",
-                             VALUE(fp16)->line);
+        return config_refuse(
+            detail, ZERO_CONFIG, "line %u: fp16 and bf16 (line %u) are both enabled: enable one",
+            VALUE(fp16)->line, GIVEN(bf16) ? VALUE(bf16)->line : VALUE(bfloat16)->line);
     out->param_dtype = VALUE(fp16)->flag ? ZERO_FP16 : bf16 ? ZERO_BF16 : ZERO_FP32;
     out->grad_dtype = out->param_dtype;
-    if (!wire->set)
+    if (wire->line == 0)
         return zero_success();
     for (int d = 0; d < ZERO_DTYPES; d++) {
-        if (strcmp(wire->text, zero_dtype_name((zero_dtype)d)) == 0) {
+        if (strcasecmp(wire->text, zero_dtype_name((zero_dtype)d)) == 0) {
             out->grad_dtype = (zero_dtype)d;
             return zero_success();
         }
     }
-    return config_refuse(detail, ZERO_CONFIG,
-                         "line %u: communication_data_type is \"%s\": fp32, bf16 or fp16",
-                         wire->line, wire->text);
+    return config_refuse(
+        detail, ZERO_CONFIG,
+        "line %u: communication_data_type is \"%s\": it must be fp32, bf16 or fp16", wire->line,
+        wire->text);
 }
 
-static void resolve_scale(const struct config_values *values, struct zero_config *out)
+/* What only fp16 has; equal for all other configs, so that these compare equal. */
+static zero_status resolve_scale(const struct config_values *values, struct zero_config *out,
+                                 struct zero_detail *detail)
 {
+    out->loss_scale_initial = out->loss_scale_min = 1;
+    out->loss_scale_window = out->loss_scale_hysteresis = 1;
+    if (out->param_dtype != ZERO_FP16)
+        return zero_success();
     out->loss_scale_dynamic = VALUE(loss_scale)->number == 0;
-    out->loss_scale_initial = out->loss_scale_dynamic
-                                  ? ldexp(1, (int)VALUE(initial_scale_power)->number)
-                                  : VALUE(loss_scale)->number;
+    if (!out->loss_scale_dynamic) {
+        out->loss_scale_initial = out->loss_scale_min = VALUE(loss_scale)->number;
+        return zero_success();
+    }
+    out->loss_scale_initial = ldexp(1, (int)VALUE(initial_scale_power)->number);
     out->loss_scale_min = VALUE(min_loss_scale)->number;
     out->loss_scale_window = (uint32_t)VALUE(loss_scale_window)->number;
     out->loss_scale_hysteresis = (uint32_t)VALUE(hysteresis)->number;
     out->loss_scale_consecutive = VALUE(consecutive_hysteresis)->flag;
+    if (out->loss_scale_min <= out->loss_scale_initial)
+        return zero_success();
+    unsigned line =
+        GIVEN(min_loss_scale) ? VALUE(min_loss_scale)->line : VALUE(initial_scale_power)->line;
+    return config_refuse(detail, ZERO_CONFIG,
+                         "line %u: fp16.min_loss_scale %g is above the first loss scale, 2 to the "
+                         "power fp16.initial_scale_power %g: lower the one or raise the other",
+                         line, out->loss_scale_min, VALUE(initial_scale_power)->number);
 }
 
-/* ---- optimizer
- * ------------------------------------------------------------------------------------ */
+/* ---- optimizer ---- */
 
-static zero_status find_optimizer(const struct config_values *values, struct zero_config *out,
-                                  struct zero_detail *detail)
+bool config_find_optimizer(const char *type, enum zero_optimizer *out)
 {
     static const struct {
         const char *name;
         enum zero_optimizer optimizer;
     } known[] = { { "Adam", ZERO_ADAM }, { "AdamW", ZERO_ADAMW }, { "SGD", ZERO_SGD } };
-    const struct config_value *type = VALUE(optimizer);
 
-    if (!type->set)
-        return config_refuse(
-            detail, ZERO_CONFIG,
-            "the config names no optimizer: add \"optimizer\": {\"type\": \"AdamW\", "
-            "\"params\": {\"lr\": ...}}");
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        if (strcasecmp(known[i].name, type->text) != 0)
-            continue;
-        out->optimizer = known[i].optimizer;
-        /* DeepSpeed's "Adam" is AdamW unless it says otherwise */
-        if (out->optimizer == ZERO_ADAM && VALUE(adam_w_mode)->flag)
-            out->optimizer = ZERO_ADAMW;
-        return zero_success();
+        if (strcasecmp(known[i].name, type) == 0) {
+            *out = known[i].optimizer;
+            return true;
+        }
     }
-    return config_refuse(detail, ZERO_UNSUPPORTED,
-                         "line %u: optimizer.type \"%s\" is not supported: Adam, AdamW or SGD",
-                         type->line, type->text);
+    return false;
 }
 
 /* A parameter of the other family would do nothing: that is a mistake. */
-static zero_status check_family(const struct config_values *values,
-                                const struct zero_config *config, struct zero_detail *detail)
+static zero_status check_family(const struct config_values *values, const struct zero_config *c,
+                                struct zero_detail *detail)
 {
-    static const enum config_name adam[] = { CONFIG_betas, CONFIG_eps, CONFIG_adam_w_mode,
-                                             CONFIG_amsgrad };
-    static const enum config_name sgd[] = { CONFIG_momentum, CONFIG_dampening, CONFIG_nesterov };
-    bool is_sgd = config->optimizer == ZERO_SGD;
-    const enum config_name *foreign = is_sgd ? adam : sgd;
-    size_t count = is_sgd ? sizeof adam / sizeof *adam : sizeof sgd / sizeof *sgd;
-
-    for (size_t i = 0; i < config_row_count; i++)
-        for (size_t f = 0; f < count; f++)
-            if (config_rows[i].kind == ROW_KEY && config_rows[i].name == foreign[f] &&
-                values->of[foreign[f]].set)
-                return config_refuse(detail, ZERO_CONFIG, "line %u: %s is not a parameter of %s",
-                                     values->of[foreign[f]].line, config_rows[i].path,
-                                     is_sgd ? "SGD" : "Adam");
-    if (config->nesterov && (config->momentum == 0 || config->dampening != 0))
+    for (size_t i = 0; i < CONFIG_ROWS; i++) {
+        const struct config_row *row = &config_rows[i];
+        if (row->kind != ROW_KEY || !config_given(values, row->name) ||
+            strncmp(row->path, "optimizer.params.", 17) != 0)
+            continue;
+        const char *why = config_idle(c, row->name);
+        if (why != NULL)
+            return config_refuse(detail, ZERO_CONFIG, "line %u: %s is not a parameter of %s: %s",
+                                 values->of[row->name].line, row->path, VALUE(optimizer)->text,
+                                 why);
+    }
+    if (c->nesterov && (c->momentum == 0 || c->dampening != 0))
         return config_refuse(detail, ZERO_CONFIG,
                              "line %u: nesterov needs momentum above 0 and dampening 0",
                              VALUE(nesterov)->line);
@@ -199,27 +186,76 @@ static zero_status check_family(const struct config_values *values,
 static zero_status resolve_optimizer(const struct config_values *values, struct zero_config *out,
                                      struct zero_detail *detail)
 {
-    zero_status s = find_optimizer(values, out, detail);
+    const struct config_value *type = VALUE(optimizer), *mode = VALUE(adam_w_mode);
 
-    if (zero_failed(s))
-        return s;
+    if (type->line == 0 || !config_find_optimizer(type->text, &out->optimizer))
+        return config_refuse(detail, ZERO_CONFIG,
+                             "optimizer.type is missing: add \"optimizer\": {\"type\": \"AdamW\", "
+                             "\"params\": {\"lr\": 1e-3}}, or Adam or SGD");
+    bool named_adamw = out->optimizer == ZERO_ADAMW;
+    if (named_adamw && !mode->flag)
+        return config_refuse(detail, ZERO_CONFIG,
+                             "line %u: optimizer.params.adam_w_mode false contradicts optimizer."
+                             "type AdamW (line %u): write type Adam for decay in the gradient",
+                             mode->line, type->line);
+    /* DeepSpeed's "Adam" is AdamW unless it says otherwise */
+    if (out->optimizer == ZERO_ADAM && mode->flag)
+        out->optimizer = ZERO_ADAMW;
     out->lr = VALUE(lr)->number;
-    out->beta1 = VALUE(betas)->number;
-    out->beta2 = VALUE(betas)->second;
-    out->eps = VALUE(eps)->number;
-    bool named_adamw = strcasecmp(VALUE(optimizer)->text, "AdamW") == 0;
-    out->weight_decay = VALUE(weight_decay)->set ? VALUE(weight_decay)->number
-                        : named_adamw            ? 0.01
-                                                 : 0;
-    out->momentum = VALUE(momentum)->number;
-    out->dampening = VALUE(dampening)->number;
-    out->nesterov = VALUE(nesterov)->flag;
-    out->amsgrad = VALUE(amsgrad)->flag;
+    out->weight_decay = GIVEN(weight_decay) ? VALUE(weight_decay)->number : named_adamw ? 0.01 : 0;
+    if (out->optimizer == ZERO_SGD) {
+        out->momentum = VALUE(momentum)->number;
+        out->dampening = VALUE(dampening)->number;
+        out->nesterov = VALUE(nesterov)->flag;
+    } else {
+        out->beta1 = VALUE(betas)->number;
+        out->beta2 = VALUE(betas)->second;
+        out->eps = VALUE(eps)->number;
+        out->amsgrad = VALUE(amsgrad)->flag;
+    }
     return check_family(values, out, detail);
 }
 
-/* ---- all
- * ----------------------------------------------------------------------------------------- */
+/* ---- all ---- */
+
+const char *config_idle(const struct zero_config *config, enum config_name name)
+{
+    switch (name) {
+    case CONFIG_loss_scale:
+    case CONFIG_initial_scale_power:
+    case CONFIG_loss_scale_window:
+    case CONFIG_hysteresis:
+    case CONFIG_consecutive_hysteresis:
+    case CONFIG_min_loss_scale:
+        if (config->param_dtype != ZERO_FP16)
+            return "fp16 is not enabled";
+        return config->loss_scale_dynamic || name == CONFIG_loss_scale ? NULL
+                                                                       : "the loss scale is static";
+    case CONFIG_reduce_bucket:
+    case CONFIG_overlap_comm:
+        return config->stage >= 2 ? NULL : "gradient windows are bounded at stages 2 and 3 only";
+    case CONFIG_betas:
+    case CONFIG_eps:
+    case CONFIG_adam_w_mode:
+    case CONFIG_amsgrad:
+        return config->optimizer == ZERO_SGD ? "Adam and AdamW have it" : NULL;
+    case CONFIG_momentum:
+    case CONFIG_dampening:
+    case CONFIG_nesterov:
+        return config->optimizer == ZERO_SGD ? NULL : "SGD has it";
+    default:
+        return NULL;
+    }
+}
+
+static void resolve_zero(const struct config_values *values, struct zero_config *out)
+{
+    out->stage = (uint32_t)VALUE(stage)->number;
+    if (out->stage < 2)
+        return; /* the window holds the whole model: no bound, so that these compare equal */
+    out->reduce_bucket_elements = (uint64_t)VALUE(reduce_bucket)->number;
+    out->overlap_comm = GIVEN(overlap_comm) ? VALUE(overlap_comm)->flag : out->stage == 3;
+}
 
 zero_status config_resolve(const struct config_values *values, uint32_t world,
                            struct zero_config *out, struct zero_detail *detail)
@@ -227,18 +263,19 @@ zero_status config_resolve(const struct config_values *values, uint32_t world,
     struct zero_config config = { .world = world };
     double clip = VALUE(gradient_clipping)->number;
 
+    if (world == 0)
+        return config_refuse(detail, ZERO_INVALID_ARGUMENT, "the world size is 0");
     zero_status s = resolve_batch(values, &config, detail);
     if (!zero_failed(s))
         s = resolve_dtype(values, &config, detail);
     if (!zero_failed(s))
+        s = resolve_scale(values, &config, detail);
+    if (!zero_failed(s))
         s = resolve_optimizer(values, &config, detail);
     if (zero_failed(s))
         return s;
-    resolve_scale(values, &config);
-    config.stage = (uint32_t)VALUE(stage)->number;
+    resolve_zero(values, &config);
     config.gradient_clipping = clip > 0 ? clip : 0;
-    config.reduce_bucket_elements = (uint64_t)VALUE(reduce_bucket)->number;
-    config.overlap_comm = VALUE(overlap_comm)->set ? VALUE(overlap_comm)->flag : config.stage == 3;
     config.deadline_ms = (uint32_t)ceil(VALUE(wait_timeout)->number * 1000);
     config.observer_hold_ms = (uint32_t)VALUE(observer_hold)->number;
     config.max_skipped_steps = (uint32_t)VALUE(max_skipped)->number;

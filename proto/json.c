@@ -25,13 +25,21 @@ struct builder {
     struct zero_detail *detail;
 };
 
+void json_describe(struct zero_detail *detail, const char *format, va_list args)
+{
+    vsnprintf(detail->text, sizeof detail->text, format, args);
+    for (char *at = detail->text; *at != '\0'; at++)
+        if ((unsigned char)*at >= 0x80)
+            *at = '?';
+}
+
 __attribute__((format(printf, 3, 4))) static int stop(struct builder *b, zero_code code,
                                                       const char *format, ...)
 {
     va_list args;
 
     va_start(args, format);
-    vsnprintf(b->detail->text, sizeof b->detail->text, format, args);
+    json_describe(b->detail, format, args);
     va_end(args);
     b->status = (zero_status){ code, "read JSON" };
     return 0; /* yajl: cancel */
@@ -46,13 +54,55 @@ static unsigned line_now(struct builder *b)
     return b->line;
 }
 
-/* A copy of a text that has no NUL inside. */
+/* The bytes of the UTF-8 character at text, or 0 if there is none. yajl checks what it reads, but
+ * not what the escapes of lone surrogates make. */
+static size_t character_bytes(const unsigned char *text, size_t left)
+{
+    static const struct {
+        unsigned char mask, lead;
+        uint32_t least; /* a shorter form would do for less */
+    } forms[] = {
+        { 0x80, 0x00, 0 }, { 0xe0, 0xc0, 0x80 }, { 0xf0, 0xe0, 0x800 }, { 0xf8, 0xf0, 0x10000 }
+    };
+    size_t form = 0;
+
+    while (form < 4 && (text[0] & forms[form].mask) != forms[form].lead)
+        form++;
+    if (form == 4 || form + 1 > left)
+        return 0;
+    uint32_t point = text[0] & (unsigned char)~forms[form].mask;
+    for (size_t i = 1; i <= form; i++) {
+        if ((text[i] & 0xc0) != 0x80)
+            return 0;
+        point = point << 6 | (text[i] & 0x3f);
+    }
+    bool surrogate = point >= 0xd800 && point <= 0xdfff;
+    return point < forms[form].least || point > 0x10ffff || surrogate ? 0 : form + 1;
+}
+
+/* What is wrong with a text, in words; NULL if nothing. */
+static const char *bad_text(const unsigned char *text, size_t bytes)
+{
+    for (size_t i = 0, step; i < bytes; i += step) {
+        if (text[i] == 0)
+            return "\\u0000";
+        bool high = text[i] == 0xc2 && i + 1 < bytes && text[i + 1] < 0xa0;
+        if (text[i] < 0x20 || text[i] == 0x7f || high)
+            return "a control character";
+        step = character_bytes(text + i, bytes - i);
+        if (step == 0)
+            return "a character that is not Unicode";
+    }
+    return NULL;
+}
+
 static char *copy_text(struct builder *b, const unsigned char *text, size_t bytes)
 {
+    const char *bad = bad_text(text, bytes);
     char *copy = NULL;
 
-    if (memchr(text, '\0', bytes) != NULL)
-        stop(b, ZERO_CONFIG, "line %u: a text has \\u0000 inside", line_now(b));
+    if (bad != NULL)
+        stop(b, ZERO_CONFIG, "line %u: a text has %s in it: remove it", line_now(b), bad);
     else if ((copy = malloc(bytes + 1)) == NULL)
         stop(b, ZERO_NO_MEMORY, "no memory for %zu bytes", bytes + 1);
     if (copy != NULL) {
@@ -114,10 +164,11 @@ static int on_number(void *context, const char *text, size_t bytes)
 
     if (node == NULL || (node->text = copy_text(b, (const unsigned char *)text, bytes)) == NULL)
         return 0;
+    errno = 0;
     node->number = strtod(node->text, NULL);
-    if (!isfinite(node->number))
-        return stop(b, ZERO_CONFIG, "line %u: %.40s is too large for a number", node->line,
-                    node->text);
+    if (errno == ERANGE)
+        return stop(b, ZERO_CONFIG, "line %u: %.40s is too %s for a number", node->line, node->text,
+                    isfinite(node->number) ? "small" : "large");
     return 1;
 }
 
@@ -174,26 +225,56 @@ static int on_key(void *context, const unsigned char *text, size_t bytes)
     return 1;
 }
 
-/* What yajl found wrong: its own sentence, with the place in lines and columns. */
-static zero_status parse_error(struct builder *b, const char *text, size_t bytes)
+/* The end of what was written before the byte at `at`, blanks apart: a comma there is one too many.
+ */
+static bool after_comma(const char *text, size_t at)
 {
-    size_t at = yajl_get_bytes_consumed(b->parser);
-    unsigned line = 1;
-    size_t start = 0;
+    while (at > 0 && strchr(" \t\r\n", text[at - 1]) != NULL)
+        at--;
+    return at > 0 && text[at - 1] == ',';
+}
 
-    at = at > bytes ? bytes : at;
+/* yajl's sentence, or ours where it speaks to programmers. */
+static const char *sentence(const char *yajls, const char *text, size_t at, size_t bytes)
+{
+    static const struct {
+        const char *part, *ours;
+    } better[] = {
+        { "comment", "a comment, which JSON does not have: remove it" },
+        { "premature EOF", "the text ends in the middle: a } or ] or a value is missing" },
+        { "trailing garbage", "trailing text after the end" },
+        { "invalid bytes in UTF8", "a text that is not UTF-8" },
+        { "must be a string", "a key in double quotes is missing" },
+    };
+
+    if (at < bytes && strchr("}]", text[at]) != NULL && after_comma(text, at))
+        return "a comma before } or ]: remove it";
+    for (size_t i = 0; i < sizeof better / sizeof *better; i++)
+        if (strstr(yajls, better[i].part) != NULL)
+            return better[i].ours;
+    const char *colon = strstr(yajls, "error: ");
+    return colon != NULL ? colon + strlen("error: ") : yajls;
+}
+
+/* What yajl found wrong, and where. `at_end`: after the whole text, which is missing something. */
+static void parse_error(struct builder *b, size_t bytes, bool at_end)
+{
+    unsigned char *error = yajl_get_error(b->parser, 0, NULL, 0);
+    size_t at = yajl_get_bytes_consumed(b->parser); /* with what was wrong */
+    size_t start = 0;
+    unsigned line = 1;
+
+    at = at_end ? bytes : at > 0 ? at - 1 : 0;
     for (size_t i = 0; i < at; i++) {
-        if (text[i] == '\n') {
+        if (b->text[i] == '\n') {
             line++;
             start = i + 1;
         }
     }
-    unsigned char *sentence = yajl_get_error(b->parser, 0, (const unsigned char *)text, bytes);
-    int length = sentence ? (int)strcspn((char *)sentence, "\n") : 0;
-    stop(b, ZERO_CONFIG, "line %u, column %zu: %.*s", line, at - start + 1, length,
-         sentence ? (char *)sentence : "");
-    yajl_free_error(b->parser, sentence);
-    return b->status;
+    const char *what = error ? sentence((const char *)error, b->text, at, bytes) : "not JSON";
+    stop(b, ZERO_CONFIG, "line %u, column %zu: %.*s", line, at - start + 1,
+         (int)strcspn(what, "\n"), what);
+    yajl_free_error(b->parser, error);
 }
 
 static const yajl_callbacks callbacks = {
@@ -217,12 +298,13 @@ zero_status json_parse(const char *text, size_t bytes, struct json **out,
     if (b.parser == NULL)
         return (zero_status){ ZERO_NO_MEMORY, "read JSON" };
     yajl_status result = yajl_parse(b.parser, (const unsigned char *)text, bytes);
-    if (result == yajl_status_ok)
+    bool at_end = result == yajl_status_ok;
+    if (at_end)
         result = yajl_complete_parse(b.parser);
-    if (result == yajl_status_error)
-        parse_error(&b, text, bytes);
-    if (!zero_failed(b.status) && b.root == NULL)
+    if (result == yajl_status_error && b.root == NULL && at_end)
         stop(&b, ZERO_CONFIG, "line 1: the text is empty");
+    else if (result == yajl_status_error)
+        parse_error(&b, bytes, at_end);
     yajl_free(b.parser);
     free(b.key);
     if (zero_failed(b.status))
