@@ -101,14 +101,14 @@ static void search(const char *base, struct found *found)
     if (dir == NULL)
         return;
     while ((entry = readdir(dir)) != NULL && found->count < MOST_GROUPS) {
-        if (strncmp(entry->d_name, "zero-", 5) != 0 ||
-            strlen(base) + 1 + strlen(entry->d_name) >= sizeof group.dir)
+        int bytes = snprintf(group.dir, sizeof group.dir, "%s/%s", base, entry->d_name);
+        if (strncmp(entry->d_name, "zero-", 5) != 0 || bytes < 0 ||
+            (size_t)bytes >= sizeof group.dir)
             continue;
-        strcpy(stpcpy(stpcpy(group.dir, base), "/"), entry->d_name);
         if (lstat(group.dir, &stat) != 0 || !S_ISDIR(stat.st_mode) || stat.st_uid != geteuid() ||
             !runs(&group))
             continue;
-        strcpy(found->dirs[found->count++], group.dir);
+        memcpy(found->dirs[found->count++], group.dir, sizeof group.dir);
     }
     closedir(dir);
 }
@@ -132,7 +132,7 @@ static int find_only(struct group *out)
         for (int i = 0; i < found->count; i++)
             fprintf(stderr, "  %s\n", found->dirs[i]);
     } else {
-        strcpy(out->dir, found->dirs[0]);
+        memcpy(out->dir, found->dirs[0], sizeof out->dir);
         group_scan(out);
     }
     free(found);
@@ -147,7 +147,7 @@ int group_find(const char *given, struct group *out)
         return find_only(out);
     if (strlen(dir) >= sizeof out->dir)
         return complain(EXIT_USAGE, "the runtime folder's name is too long");
-    strcpy(out->dir, dir);
+    memcpy(out->dir, dir, strlen(dir) + 1);
     if (access(dir, R_OK | X_OK) != 0)
         return complain(EXIT_GROUP, "no group in %s: %s", dir, strerror(errno));
     group_scan(out);

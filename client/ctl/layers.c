@@ -139,7 +139,7 @@ out:
 
 void layers_deinit(struct layers *layers)
 {
-    for (size_t l = 0; l < layers->count; l++) {
+    for (size_t l = 0; layers->specs != NULL && l < layers->count; l++) {
         for (size_t t = 0; t < layers->specs[l].tensor_count; t++)
             free((void *)(uintptr_t)layers->specs[l].tensors[t].shape);
         free((void *)(uintptr_t)layers->specs[l].tensors);

@@ -27,6 +27,7 @@ enum {
     OPTION_MOMENTUM = 'm',
     OPTION_ACCUMULATION = 'a',
     MOST_LAYERS_BYTES = 16 << 20,
+    MOST_WORLD = 1 << 20, /* a daemon takes ZERO_MAX_WORLD; a layout says so itself */
 };
 
 struct plan_options {
@@ -155,7 +156,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->layers = argument;
         return 0;
     case OPTION_WORLD:
-        o->world = (uint32_t)parse_whole(state, argument, 1, o->layers ? ZERO_MAX_WORLD : 1 << 20);
+        o->world = (uint32_t)parse_whole(state, argument, 1, MOST_WORLD);
         o->world_given = true;
         return 0;
     case OPTION_CONFIG:
@@ -333,9 +334,10 @@ static int show_running(const struct plan_options *o)
     struct standing *standing = calloc(1, sizeof *standing);
     struct group group;
     struct rpc *rpc = NULL;
-    int code = standing == NULL ? complain(EXIT_IO, "no memory")
-                                : group_find(o->common->runtime_dir, &group);
 
+    if (standing == NULL)
+        return complain(EXIT_IO, "no memory");
+    int code = group_find(o->common->runtime_dir, &group);
     if (code != EXIT_GOOD)
         goto out;
     rpc = rpc_open();

@@ -110,7 +110,7 @@ struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc
                            unsigned deadline_ms)
 {
     struct rpc_call *call = calloc(1, sizeof *call);
-    char target[sizeof "unix:" + 3 * MOST_SOCKET_BYTES];
+    char target[sizeof "unix:" + (size_t)3 * MOST_SOCKET_BYTES];
 
     if (call == NULL || strlen(socket) >= MOST_SOCKET_BYTES) {
         free(call);

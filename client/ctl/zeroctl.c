@@ -29,7 +29,7 @@ int complain(enum exits code, const char *format, ...)
     vfprintf(stderr, format, args);
     va_end(args);
     fputc('\n', stderr);
-    return code;
+    return (int)code;
 }
 
 int finish_output(int code)

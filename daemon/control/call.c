@@ -40,17 +40,18 @@ static void destroy(struct call *call)
     free(call);
 }
 
-static void end_chain(struct call *call)
+static void end_chains(struct call *call, int count)
 {
     const struct call_owner *owner = call->owner;
 
-    if (atomic_fetch_sub(&call->chains, 1) != 1)
+    if (atomic_fetch_sub(&call->chains, count) != count)
         return;
     destroy(call);
     owner->ended(owner->context);
 }
 
-/* gRPC refuses a batch only when it is wrong; that costs this call and nothing else. */
+/* gRPC refuses a batch only when it is wrong; that costs this call and nothing else. False: its
+ * chain has to be ended. */
 static bool start(struct call *call, const grpc_op *ops, size_t count, struct event *event)
 {
     grpc_call *handle = call->handle;
@@ -61,14 +62,13 @@ static bool start(struct call *call, const grpc_op *ops, size_t count, struct ev
         return true;
     LOG_ERROR("control: start batch: %s", grpc_call_error_to_string(e));
     grpc_call_cancel(handle, NULL);
-    end_chain(call);
     return false;
 }
 
 static void on_closed(struct call *call, bool ok)
 {
     (void)ok;
-    end_chain(call);
+    end_chains(call, 1);
 }
 
 static void on_received(struct call *call, bool ok)
@@ -81,7 +81,7 @@ static void on_answered(struct call *call, bool ok)
 {
     (void)ok; /* the peer may be gone: what it asked for holds */
     call->owner->answered(call->owner->context, call->mark);
-    end_chain(call);
+    end_chains(call, 1);
 }
 
 static void on_arrived(struct call *call, bool ok)
@@ -99,10 +99,10 @@ static void on_arrived(struct call *call, bool ok)
     close.data.recv_close_on_server.cancelled = &call->cancelled;
     receive.data.recv_message.recv_message = &call->request;
     owner->arrived(owner->context);
-    if (start(call, &close, 1, &call->closed))
-        start(call, &receive, 1, &call->received);
-    else
-        end_chain(call);
+    if (!start(call, &close, 1, &call->closed))
+        end_chains(call, 2);
+    else if (!start(call, &receive, 1, &call->received))
+        end_chains(call, 1);
 }
 
 bool call_arm(const struct call_owner *owner)
@@ -189,7 +189,8 @@ void call_answer(struct call *call, const struct call_answer *answer)
     ops[count].op = GRPC_OP_SEND_STATUS_FROM_SERVER;
     ops[count].data.send_status_from_server.status = answer->code;
     ops[count++].data.send_status_from_server.status_details = &text;
-    start(call, ops, count, &call->answered);
+    if (!start(call, ops, count, &call->answered))
+        end_chains(call, 1);
     grpc_slice_unref(text);
     if (packed != NULL)
         grpc_byte_buffer_destroy(packed); /* gRPC has its own references to the slices */

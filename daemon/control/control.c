@@ -28,11 +28,13 @@ enum {
     MOST_REQUEST_BYTES = 64 * 1024,
     MOST_STREAMS = 64,       /* calls at once on a connection */
     IDLE_MS = 5 * 60 * 1000, /* a connection without calls is closed after that */
+    LINGER_MS = 50, /* a client acknowledges the answer on a connection that the end closes */
 };
 
 struct control {
     struct control_source source;
     uv_async_t wake;
+    uv_timer_t linger;
     struct door door;
     grpc_server *server;
     grpc_completion_queue *queue;
@@ -40,8 +42,9 @@ struct control {
     pthread_t thread;
     void (*on_closed)(void *context);
     void *closed_context;
-    bool closing, door_closed, wake_closed; /* written by the loop, closing with the lock */
-    bool threadless;                        /* the thread could not be had */
+    int open;        /* wake, linger, door; the loop's */
+    bool closing;    /* written by the loop with the lock */
+    bool threadless; /* the thread could not be had */
 
     pthread_mutex_t lock; /* guards what follows */
     struct call *first, *last;
@@ -228,7 +231,7 @@ static void finish_close(struct control *control)
     void (*on_closed)(void *context) = control->on_closed;
     void *context = control->closed_context;
 
-    if (!control->door_closed || !control->wake_closed)
+    if (--control->open > 0)
         return;
     grpc_shutdown_blocking();
     pthread_mutex_destroy(&control->lock);
@@ -236,20 +239,21 @@ static void finish_close(struct control *control)
     on_closed(context);
 }
 
-static void on_wake_closed(uv_handle_t *handle)
+static void on_handle_closed(uv_handle_t *handle)
 {
-    struct control *control = handle->data;
-
-    control->wake_closed = true;
-    finish_close(control);
+    finish_close(handle->data);
 }
 
 static void on_door_closed(void *context)
 {
-    struct control *control = context;
+    finish_close(context);
+}
 
-    control->door_closed = true;
-    finish_close(control);
+static void on_lingered(uv_timer_t *timer)
+{
+    struct control *control = timer->data;
+
+    control->source.shutdown(control->source.context); /* may call control_close */
 }
 
 static void on_wake(uv_async_t *wake)
@@ -268,14 +272,14 @@ static void on_wake(uv_async_t *wake)
         call = next;
     }
     if (shutdown && !control->closing)
-        control->source.shutdown(control->source.context); /* may call control_close */
+        uv_timer_start(&control->linger, on_lingered, LINGER_MS, /* repeat= */ 0);
     if (!ended)
         return;
     if (!control->threadless)
         pthread_join(control->thread, NULL);
     grpc_server_destroy(control->server);
     grpc_completion_queue_destroy(control->queue);
-    uv_close((uv_handle_t *)&control->wake, on_wake_closed);
+    uv_close((uv_handle_t *)&control->wake, on_handle_closed);
 }
 
 static void on_guest(void *context, int fd)
@@ -289,11 +293,10 @@ static void on_guest(void *context, int fd)
 
 /* ---- start and end ---- */
 
-/* gRPC's own lines become lines of our log; it talks a lot below errors. */
+/* gRPC tells of its peers' mistakes, which are worth a debug line only. */
 static void on_grpc_log(gpr_log_func_args *line)
 {
-    log_line(line->severity == GPR_LOG_SEVERITY_ERROR ? LOG_WARNING_LEVEL : LOG_DEBUG_LEVEL,
-             "gRPC: %s", line->message);
+    LOG_DEBUG("gRPC: %s", line->message);
 }
 
 static grpc_server *create_server(void)
@@ -355,11 +358,14 @@ zero_status control_open(uv_loop_t *loop, const char *path, const struct control
     gpr_set_log_function(on_grpc_log);
     grpc_init();
     pthread_mutex_init(&control->lock, NULL);
+    uv_timer_init(loop, &control->linger);
     int failed = uv_async_init(loop, &control->wake, on_wake);
-    control->wake.data = control;
+    control->wake.data = control->linger.data = control;
+    control->open = 3;
     if (failed != 0) {
-        control->wake_closed = true;
+        control->open--;
         control->on_closed = on_abandoned;
+        uv_close((uv_handle_t *)&control->linger, on_handle_closed);
         door_close(&control->door);
         return FAIL(SYSTEM, "open control service", "wake-up: %s", uv_strerror(failed));
     }
@@ -382,6 +388,7 @@ void control_close(struct control *control, void (*on_closed)(void *context), vo
     pthread_mutex_lock(&control->lock);
     control->closing = true;
     pthread_mutex_unlock(&control->lock);
+    uv_close((uv_handle_t *)&control->linger, on_handle_closed);
     door_close(&control->door);
     order_release(&server_down_tag);
     grpc_server_shutdown_and_notify(control->server, control->queue, &server_down_tag);

@@ -58,11 +58,15 @@ static void on_knock(uv_poll_t *poll, int status, int events)
     int fd = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            LOG_WARNING("control: accept: %s; trying again in %d ms", strerror(errno), PAUSE_MS);
+            if (!door->starved) /* once, not ten times a second */
+                LOG_WARNING("control: accept: %s; trying again every %d ms", strerror(errno),
+                            PAUSE_MS);
+            door->starved = true;
             pause_door(door);
         }
         return;
     }
+    door->starved = false;
     if (fd >= door->descriptors || !may_enter(fd))
         close(fd);
     else
