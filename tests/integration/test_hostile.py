@@ -489,7 +489,7 @@ def stopped_trainer():
 
 def stepping(daemons):
     answer = status(daemons.runtime)
-    return answer["ranks"][0]["step"] if answer and answer.get("ranks") else 0
+    return answer["ranks"][0].get("step", 0) if answer and answer.get("ranks") else 0
 
 
 def main():
