@@ -48,12 +48,12 @@ refuse(struct zero_detail *detail, zero_code code, const char *format, ...)
  * ------------------------------------------------------------------------ */
 
 /* Counts what a message allocates; what does not fit is refused, and unpacking fails cleanly. The
- * size of a block stands before it, 16 bytes so that alignment is kept. */
+ * size of a block stands before it: that of a string shows whether a NUL hides in it. */
 struct budget {
     size_t left;
 };
 
-enum { BLOCK_HEADER = 16 };
+enum { BLOCK_HEADER = 16 }; /* bytes: room for a size_t, and alignment is kept */
 
 static void *take(void *context, size_t bytes)
 {
@@ -65,6 +65,7 @@ static void *take(void *context, size_t bytes)
     if (block == NULL)
         return NULL;
     budget->left -= bytes;
+    memcpy(block, &bytes, sizeof bytes);
     return block + BLOCK_HEADER;
 }
 
@@ -115,11 +116,23 @@ static size_t character(const unsigned char *s)
     return value < least[more] || value > 0x10ffff || surrogate || value < 0xa0 ? 0 : more + 1;
 }
 
+/* Bytes that a string came with, more than strlen says if it has a NUL inside. A string that did
+ * not come is a literal, not a block. */
+static size_t came_with(const char *text)
+{
+    size_t bytes;
+
+    if (text == protobuf_c_empty_string)
+        return 0;
+    memcpy(&bytes, text - BLOCK_HEADER, sizeof bytes);
+    return bytes - 1;
+}
+
 static bool text_allowed(const char *text, size_t most)
 {
     const unsigned char *s = (const unsigned char *)text;
 
-    if (strlen(text) > most)
+    if (strlen(text) > most || strlen(text) != came_with(text))
         return false;
     while (*s != '\0') {
         size_t bytes = character(s);
@@ -137,6 +150,9 @@ static zero_status check_tensors(const Zero__V1__RegisterTensors *message,
         return refuse(detail, ZERO_PROTOCOL,
                       "a layer's name is longer than %d bytes or not printable UTF-8",
                       ZERO_MAX_NAME);
+    if (message->n_tensors > ZERO_FRAME_MAX_TENSORS)
+        return refuse(detail, ZERO_PROTOCOL, "%zu tensors in one frame, at most %d",
+                      message->n_tensors, ZERO_FRAME_MAX_TENSORS);
     for (size_t t = 0; t < message->n_tensors; t++) {
         if (message->tensors[t]->n_shape > ZERO_MAX_DIMS)
             return refuse(detail, ZERO_PROTOCOL, "a tensor has %zu dimensions, at most %d",
@@ -264,7 +280,7 @@ zero_status zero_frame_send(int socket, enum zero_frame_type type, const void *m
 {
     size_t body = protobuf_c_message_get_packed_size(message);
     size_t fd_count = fds ? fds->count : 0;
-    char control[CMSG_SPACE(sizeof(int) * ZERO_FRAME_MAX_FDS)] = { 0 };
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * ZERO_FRAME_MAX_FDS)] = { 0 };
     int64_t end = now_ms() + deadline_ms;
 
     if (body > ZERO_FRAME_MAX - ZERO_FRAME_HEADER || fd_count > ZERO_FRAME_MAX_FDS)
@@ -344,8 +360,8 @@ static void close_fds(struct zero_frame *frame)
 static zero_status receive_now(int socket, size_t fd_capacity, struct zero_frame *out,
                                struct zero_detail *detail)
 {
-    static _Thread_local unsigned char bytes[ZERO_FRAME_MAX + 1]; /* one more tells of too long */
-    char control[CMSG_SPACE(sizeof(int) * ZERO_FRAME_MAX_FDS)];
+    unsigned char bytes[ZERO_FRAME_MAX + 1]; /* one more tells of too long */
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int) * ZERO_FRAME_MAX_FDS)];
     struct iovec part = { bytes, sizeof bytes };
     struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
     struct zero_frame fds = { .fd_count = 0 };
@@ -357,11 +373,16 @@ static zero_status receive_now(int socket, size_t fd_capacity, struct zero_frame
     ssize_t count = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
         return (zero_status){ ZERO_DEADLINE, "wait for socket" };
-    if (count <= 0) {
-        snprintf(detail->text, sizeof detail->text, "the other side closed the connection");
-        return closed_or_error(count == 0 ? 0 : errno);
+    if (count < 0) {
+        snprintf(detail->text, sizeof detail->text, "recvmsg: %s", strerror(errno));
+        return closed_or_error(errno);
     }
     bool fits = take_fds(&header, &fds, fd_capacity);
+    if (count == 0) { /* the end, or an empty datagram, which may bring fds */
+        close_fds(&fds);
+        snprintf(detail->text, sizeof detail->text, "the other side closed the connection");
+        return closed_or_error(0);
+    }
     zero_status s = fits ? zero_frame_decode(bytes, (size_t)count, out, detail)
                          : refuse(detail, ZERO_PROTOCOL, "more than %zu fds came", fd_capacity);
     if (zero_failed(s)) {
@@ -380,10 +401,14 @@ zero_status zero_frame_receive(int socket, size_t fd_capacity, int deadline_ms,
 
     for (;;) {
         zero_status s = receive_now(socket, fd_capacity, out, out_detail);
-        if (s.code != ZERO_DEADLINE || deadline_ms == 0)
+        if (s.code == ZERO_DEADLINE && deadline_ms > 0)
+            s = wait_for(socket, POLLIN, end);
+        else if (s.code != ZERO_DEADLINE)
             return s;
-        s = wait_for(socket, POLLIN, end);
-        if (zero_failed(s))
+        if (zero_failed(s)) {
+            snprintf(out_detail->text, sizeof out_detail->text, "no frame came in %d ms",
+                     deadline_ms);
             return s;
+        }
     }
 }

@@ -20,7 +20,8 @@
 enum {
     ZERO_FRAME_HEADER = 8,
     ZERO_FRAME_MAX = 65536 + 4096, /* a blob of 64 KiB fits */
-    ZERO_FRAME_MAX_FDS = 140       /* ring, bell, window, staging and an arena of each rank */
+    ZERO_FRAME_MAX_FDS = 140,      /* ring, bell, window, staging and an arena of each rank */
+    ZERO_FRAME_MAX_TENSORS = 4096  /* in one frame */
 };
 
 /* FRAME(name, wire number, message): every message of the session protocol. */
@@ -57,8 +58,8 @@ struct zero_frame {
 void zero_frame_release(struct zero_frame *frame);
 
 /* Checks a datagram and unpacks it. Length, type, and the cap of every string and array are
- * checked; strings are UTF-8 without control characters. Hostile bytes never allocate more than
- * ZERO_FRAME_UNPACKED. */
+ * checked; strings are UTF-8 without control characters and NULs. Hostile bytes never allocate more
+ * than ZERO_FRAME_UNPACKED. */
 enum { ZERO_FRAME_UNPACKED = 4 * 1024 * 1024 };
 zero_status zero_frame_decode(const void *bytes, size_t count, struct zero_frame *out,
                               struct zero_detail *out_detail);
