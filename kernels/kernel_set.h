@@ -68,9 +68,12 @@ struct sgd_op {
 };
 
 /* sum[i] = ((sum[i] + source 0) + source 1) + ...  in order, in fp32; without `accumulate` the sum
- * starts with source 0. source_count is 1 to KERNEL_MAX_SOURCES. */
+ * starts with source 0, and an aligned one goes past the caches. source_count is 1 to
+ * KERNEL_MAX_SOURCES. squares (or NULL) gets square_sum of the sums: count is a multiple of
+ * KERNEL_NORM_CHUNK then. */
 struct reduce_op {
     float *sum;
+    double *squares;
     const void *const *sources;
     uint32_t source_count;
     enum kernel_dtype dtype;
@@ -91,6 +94,8 @@ struct kernel_set {
     /* Round to nearest even; NaN becomes 0x7fc0 in bf16 and 0x7e00 in fp16. For fp32 a copy. */
     void (*narrow)(void *to, enum kernel_dtype dtype, const float *from, size_t count);
     void (*widen)(float *to, const void *from, enum kernel_dtype dtype, size_t count);
+    /* memcpy for many bytes that are not read soon: past the caches. */
+    void (*copy)(void *to, const void *from, size_t bytes);
 };
 
 extern const struct kernel_set kernels_scalar, kernels_avx2, kernels_avx512;

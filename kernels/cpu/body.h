@@ -15,8 +15,9 @@
 #include "kernels/cpu/adam.h"
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/sgd.h"
+#include "kernels/cpu/stream.h"
 
-enum { SUM_BLOCK = 512, LANES = 8, CHUNKS_AT_ONCE = 4 };
+enum { SUM_BLOCK = 64, LANES = 8, CHUNKS_AT_ONCE = 4 };
 
 /* ---- reduce ---- */
 
@@ -40,21 +41,108 @@ ELEMENT_FN void add_some(float *sum, const void *source, enum kernel_dtype dtype
     }
 }
 
-/* Memory is touched once: the sum of a block stays in L1 while the sources pass. */
-static void reduce(const struct reduce_op *op)
+ELEMENT_FN void add_two(float *sum, const void *first, const void *second, enum kernel_dtype dtype,
+                        size_t n)
+{
+    const uint16_t *half = first, *other_half = second;
+    const float *full = first, *other_full = second;
+
+    if (dtype == KERNEL_BF16) {
+        EACH_ELEMENT
+        for (size_t i = 0; i < n; i++)
+            sum[i] = bf16_to_float(half[i]) + bf16_to_float(other_half[i]);
+    } else if (dtype == KERNEL_FP16) {
+        EACH_ELEMENT
+        for (size_t i = 0; i < n; i++)
+            sum[i] = fp16_to_float(half[i]) + fp16_to_float(other_half[i]);
+    } else {
+        EACH_ELEMENT
+        for (size_t i = 0; i < n; i++)
+            sum[i] = full[i] + other_full[i];
+    }
+}
+
+/* The sums of n elements from `at` on; where they accumulate, sum holds what was there. */
+ELEMENT_FN void sum_some(float *sum, const struct reduce_op *op, size_t at, size_t n)
+{
+    const size_t from = at * (op->dtype == KERNEL_FP32 ? sizeof(float) : sizeof(uint16_t));
+    const char *first = (const char *)op->sources[0] + from;
+    uint32_t source = 0;
+
+    if (!op->accumulate && op->source_count > 1)
+        add_two(sum, first, (const char *)op->sources[1] + from, op->dtype, n);
+    else if (!op->accumulate)
+        widen_some(sum, first, op->dtype, n);
+    if (!op->accumulate)
+        source = op->source_count > 1 ? 2 : 1;
+    for (; source < op->source_count; source++)
+        add_some(sum, (const char *)op->sources[source] + from, op->dtype, n);
+}
+
+/* ---- squares ---- */
+
+/* What a chunk's squares come to, lane by lane. A product of two floats is exact in double. */
+ELEMENT_FN void square_some(double *lane, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += LANES)
+        EACH_ELEMENT
+    for (size_t j = 0; j < LANES; j++) {
+        const double one = (double)x[i + j];
+
+        lane[j] += one * one;
+    }
+}
+
+ELEMENT_FN double lanes_sum(const double *s)
+{
+    return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+}
+
+/* Asks for what a block will need some blocks later: the CPU's own prefetch ends at a page. Past
+ * the end of a source it asks in vain, which harms nothing. */
+ELEMENT_FN void prefetch_block(const struct reduce_op *op, size_t at, size_t n)
 {
     const size_t width = op->dtype == KERNEL_FP32 ? sizeof(float) : sizeof(uint16_t);
 
-    for (size_t at = 0; at < op->count; at += SUM_BLOCK) {
-        const size_t n = op->count - at < SUM_BLOCK ? op->count - at : SUM_BLOCK;
-        float *sum = op->sum + at;
-        uint32_t source = 0;
+    for (uint32_t source = 0; source < op->source_count; source++)
+        prefetch_some((const char *)op->sources[source] + at * width, n * width);
+}
 
-        if (!op->accumulate)
-            widen_all(sum, (const char *)op->sources[source++] + at * width, op->dtype, n);
-        for (; source < op->source_count; source++)
-            add_some(sum, (const char *)op->sources[source] + at * width, op->dtype, n);
+/* Memory is touched once: a block stays in registers or L1 while the sources pass, and for its
+ * squares. */
+ELEMENT_FN void reduce_run(const struct reduce_op *op, bool stream)
+{
+    _Alignas(STREAM_LINE) float passing[SUM_BLOCK];
+    double lane[LANES] = { 0 };
+    size_t at = 0;
+
+    for (; at + SUM_BLOCK <= op->count; at += SUM_BLOCK) {
+        float *sum = stream ? passing : op->sum + at;
+
+        prefetch_block(op, at, SUM_BLOCK);
+        sum_some(sum, op, at, SUM_BLOCK);
+        if (stream)
+            stream_lines(op->sum + at, passing, sizeof passing);
+        if (op->squares == NULL)
+            continue;
+        square_some(lane, sum, SUM_BLOCK);
+        if ((at + SUM_BLOCK) % KERNEL_NORM_CHUNK == 0) {
+            op->squares[at / KERNEL_NORM_CHUNK] = lanes_sum(lane);
+            memset(lane, 0, sizeof lane);
+        }
     }
+    if (at < op->count)
+        sum_some(op->sum + at, op, at, op->count - at);
+    if (stream)
+        stream_end();
+}
+
+static void reduce(const struct reduce_op *op)
+{
+    if (!op->accumulate && stream_possible(op->sum))
+        reduce_run(op, true);
+    else
+        reduce_run(op, false);
 }
 
 /* ---- norm ---- */
@@ -90,10 +178,10 @@ static void square_sum(const float *x, size_t chunk_count, double *out)
         square_sum_some(x + c * KERNEL_NORM_CHUNK, 1, out + c);
 }
 
-#define KERNEL_TABLE(text)                                                            \
-    {                                                                                 \
-        .name = (text), .usable = usable, .reduce = reduce, .square_sum = square_sum, \
-        .adam = adam, .sgd = sgd, .narrow = narrow_all, .widen = widen_all            \
+#define KERNEL_TABLE(text)                                                                      \
+    {                                                                                           \
+        .name = (text), .usable = usable, .reduce = reduce, .square_sum = square_sum,           \
+        .adam = adam, .sgd = sgd, .narrow = narrow_all, .widen = widen_all, .copy = stream_copy \
     }
 
 #endif

@@ -43,21 +43,27 @@ static void narrow_all(void *to, enum kernel_dtype dtype, const float *from, siz
         narrow_some(to, dtype, from, count);
 }
 
-static void widen_all(float *to, const void *from, enum kernel_dtype dtype, size_t count)
+ELEMENT_FN void widen_some(float *to, const void *from, enum kernel_dtype dtype, size_t n)
 {
     const uint16_t *half = from;
 
     if (dtype == KERNEL_BF16) {
         EACH_ELEMENT
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < n; i++)
             to[i] = bf16_to_float(half[i]);
     } else if (dtype == KERNEL_FP16) {
         EACH_ELEMENT
-        for (size_t i = 0; i < count; i++)
+        for (size_t i = 0; i < n; i++)
             to[i] = fp16_to_float(half[i]);
-    } else if (count) {
-        memcpy(to, from, count * sizeof *to);
+    } else {
+        memcpy(to, from, n * sizeof *to);
     }
+}
+
+static void widen_all(float *to, const void *from, enum kernel_dtype dtype, size_t count)
+{
+    if (count)
+        widen_some(to, from, dtype, count);
 }
 
 #endif

@@ -10,11 +10,12 @@
 #include <sys/mman.h>
 #include <time.h>
 
-/* In L2: 18 bytes a parameter stay there. */
-enum { CACHED = 32 << 10, ARRAYS = 5, REPEATS = 5 };
+/* In L2: 18 bytes a parameter stay there. Sums go block by block, as in a step. */
+enum { CACHED = 32 << 10, ARRAYS = 5, REPEATS = 5, SUM_BLOCK = 8192 };
 
 struct bench {
     float *array[ARRAYS]; /* p, m, v, g, and the 16-bit copy */
+    double *squares;      /* of each chunk */
     size_t count;
     FILE *json;
     bool first;
@@ -168,40 +169,57 @@ static struct pace adam_pace(const struct bench *b, const struct kernel_set *set
     return best;
 }
 
-/* memcpy of half as many bytes, so that reads and writes together are `bytes` an element. */
-static double copy_ns(const struct bench *b, size_t count, double bytes)
+/* Copies half as many bytes, so that reads and writes together are `bytes` an element. */
+static double copy_ns(const struct bench *b, const struct kernel_set *set, double bytes)
 {
-    const size_t size = count / 2 * sizeof(float) * 2;
+    const size_t size = b->count * sizeof(float);
     double best = 1e300;
 
     for (int repeat = 0; repeat < REPEATS; repeat++) {
         const double start = now_ns();
 
-        memcpy(b->array[0], b->array[1], size);
-        const double took = (now_ns() - start) / (double)(2 * size) * bytes;
-
-        best = took < best ? took : best;
+        if (set)
+            set->copy(b->array[0], b->array[1], size);
+        else
+            memcpy(b->array[0], b->array[1], size);
+        best = lesser(best, (now_ns() - start) / (double)(2 * size) * bytes);
     }
     return best;
 }
 
-static double reduce_ns(const struct bench *b, const struct kernel_set *set, uint32_t sources)
+/* Sums and squares of two sources. An aligned sum goes past the caches, another does not. */
+enum sum_way { TWO_STEPS, ONE_PASS, ONE_PASS_CACHED };
+
+struct sum_load {
+    enum sum_way way;
+    enum kernel_dtype dtype;
+};
+
+static double sum_ns(const struct bench *b, const struct kernel_set *set, struct sum_load load)
 {
-    const void *from[4] = { b->array[1], b->array[2], b->array[3], b->array[4] };
-    const struct reduce_op op = { .sum = b->array[0],
-                                  .sources = from,
-                                  .source_count = sources,
-                                  .dtype = KERNEL_BF16,
-                                  .count = b->count };
+    const size_t off = load.way == ONE_PASS_CACHED ? 8 : 0;
+    const size_t width = load.dtype == KERNEL_FP32 ? sizeof(float) : sizeof(uint16_t);
     double best = 1e300;
 
     for (int repeat = 0; repeat < REPEATS; repeat++) {
         const double start = now_ns();
+        size_t at = 0;
 
-        set->reduce(&op);
-        const double took = (now_ns() - start) / (double)b->count;
-
-        best = took < best ? took : best;
+        for (; at + SUM_BLOCK < b->count; at += SUM_BLOCK) {
+            const void *from[] = { (const char *)b->array[1] + at * width,
+                                   (const char *)b->array[2] + at * width };
+            double *squares = b->squares + at / KERNEL_NORM_CHUNK;
+            const struct reduce_op op = { .sum = b->array[0] + at + off,
+                                          .squares = load.way == TWO_STEPS ? NULL : squares,
+                                          .sources = from,
+                                          .source_count = 2,
+                                          .dtype = load.dtype,
+                                          .count = SUM_BLOCK };
+            set->reduce(&op);
+            if (load.way == TWO_STEPS)
+                set->square_sum(op.sum, SUM_BLOCK / KERNEL_NORM_CHUNK, squares);
+        }
+        best = lesser(best, (now_ns() - start) / (double)at);
     }
     return best;
 }
@@ -209,12 +227,12 @@ static double reduce_ns(const struct bench *b, const struct kernel_set *set, uin
 static double norm_ns(const struct bench *b, const struct kernel_set *set)
 {
     const size_t chunks = b->count / KERNEL_NORM_CHUNK;
-    double *out = (void *)b->array[4], best = 1e300;
+    double best = 1e300;
 
     for (int repeat = 0; repeat < REPEATS; repeat++) {
         const double start = now_ns();
 
-        set->square_sum(b->array[3], chunks, out);
+        set->square_sum(b->array[3], chunks, b->squares);
         const double took = (now_ns() - start) / (double)(chunks * KERNEL_NORM_CHUNK);
 
         best = took < best ? took : best;
@@ -260,20 +278,36 @@ static void adam_in_memory(struct bench *b, const struct kernel_set *set)
     }
 }
 
-static void sums(struct bench *b, const struct kernel_set *set, double byte)
+static void sums(struct bench *b, const struct kernel_set *set)
 {
+    static const char *const ways[] = { "two steps", "one pass", "one pass, cached" };
+    static const char *const dtypes[] = { "fp32", "bf16" };
+
     fill(b, b->count, NORMAL);
-    for (uint32_t sources = 2; sources <= 4; sources += 2)
-        report(b, &(struct figure){ .name = sources == 2 ? "reduce 2" : "reduce 4",
-                                    .set = set->name,
-                                    .config = "memory, bf16 / memcpy",
-                                    .value = reduce_ns(b, set, sources),
-                                    .floor = byte * (4 + 2.0 * sources) });
+    const double copy = copy_ns(b, set, 1), byte = lesser(copy, copy_ns(b, NULL, 1));
+    char config[64];
+
+    for (int dtype = KERNEL_FP32; dtype <= KERNEL_BF16; dtype++)
+        for (int way = TWO_STEPS; way <= ONE_PASS_CACHED; way++) {
+            const struct sum_load load = { (enum sum_way)way, (enum kernel_dtype)dtype };
+
+            snprintf(config, sizeof config, "memory, %s, %s / copy", dtypes[dtype], ways[way]);
+            report(b, &(struct figure){ .name = "reduce 2, squares",
+                                        .set = set->name,
+                                        .config = config,
+                                        .value = sum_ns(b, set, load),
+                                        .floor = byte * (dtype == KERNEL_FP32 ? 12 : 8) });
+        }
     report(b, &(struct figure){ .name = "square_sum",
                                 .set = set->name,
-                                .config = "memory, fp32 / memcpy",
+                                .config = "memory, fp32 / copy",
                                 .value = norm_ns(b, set),
                                 .floor = byte * 4 });
+    report(b, &(struct figure){ .name = "copy",
+                                .set = set->name,
+                                .config = "memory, 4 bytes / memcpy",
+                                .value = copy * 8,
+                                .floor = copy_ns(b, NULL, 8) });
 }
 
 static void run(struct bench *b)
@@ -281,7 +315,7 @@ static void run(struct bench *b)
     static const char *const names[] = { "avx512", "avx2", "scalar" };
 
     fill(b, b->count, NORMAL);
-    const double byte = copy_ns(b, b->count, 1);
+    const double byte = copy_ns(b, NULL, 1);
 
     printf("%zu parameters; memcpy %.1f GB/s, read and written\n", b->count, 1 / byte);
     printf("%-18s %-7s %-32s %8s %8s %6s\n", "what", "set", "config", "ns", "floor", "ratio");
@@ -292,7 +326,7 @@ static void run(struct bench *b)
             continue;
         adam_cached(b, set);
         adam_in_memory(b, set);
-        sums(b, set, byte);
+        sums(b, set);
     }
 }
 
@@ -309,7 +343,8 @@ static bool open_bench(struct bench *b)
         }
         b->array[i] = memory;
     }
-    return true;
+    b->squares = calloc(b->count / KERNEL_NORM_CHUNK, sizeof *b->squares);
+    return b->squares != NULL;
 }
 
 static bool parse_count(const char *text, struct bench *b)
