@@ -39,9 +39,11 @@ struct comm_peer {
     int param_fd; /* read-only, of the parameter arena: for trainers */
 };
 
-/* Sums a run of gradients: the run of each source, in order, into sum. */
+/* Sums a run of gradients: the run of each source, in order, into sum; squares (or NULL) as in
+ * struct reduce_op. */
 struct comm_reduce {
     float *sum;
+    double *squares;
     const void *const *sources;
     uint32_t source_count;
     zero_dtype dtype;

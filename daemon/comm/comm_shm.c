@@ -13,6 +13,8 @@
 
 #include "daemon/base/fail.h"
 
+enum { FETCH_LARGE = 64 << 10 }; /* bytes: more do not stay in L2 until they are read */
+
 static struct shm_comm *shm_of(struct comm *comm)
 {
     return (struct shm_comm *)comm;
@@ -103,6 +105,7 @@ static void shm_reduce(struct comm *comm, const struct comm_reduce *op)
 {
     const struct reduce_op kernel = {
         .sum = op->sum,
+        .squares = op->squares,
         .sources = op->sources,
         .source_count = op->source_count,
         .dtype = (enum kernel_dtype)op->dtype,
@@ -115,8 +118,10 @@ static void shm_reduce(struct comm *comm, const struct comm_reduce *op)
 
 static void shm_fetch(struct comm *comm, void *to, const void *source, size_t bytes)
 {
-    (void)comm;
-    memcpy(to, source, bytes);
+    if (bytes < FETCH_LARGE)
+        memcpy(to, source, bytes);
+    else
+        comm->device->kernels->copy(to, source, bytes);
 }
 
 static zero_status shm_check(struct comm *comm)

@@ -146,20 +146,33 @@ static struct gathered gather_sources(const struct engine *e, uint32_t layer,
     return found;
 }
 
-/* Sums the tensors' elements in [begin, end); what lies between them is not the trainer's. */
+static double *norms_at(const struct engine *e, uint32_t layer, uint64_t index)
+{
+    const struct zero_layer *l = &e->shard->layout->layers[layer];
+    uint64_t local = l->shard_offset + index - e->options.rank * l->shard;
+
+    return e->norms + local / ZERO_NORM_CHUNK;
+}
+
+/* Sums the tensors' elements in a block and the squares of its chunks; what lies between the
+ * tensors is not the trainer's, and zero. A block inside of one tensor is done in one pass. */
 static void sum_block(struct engine *e, uint32_t layer, struct zero_range block,
                       const struct gathered *from, bool accumulate)
 {
     size_t grad_bytes = zero_dtype_bytes(e->shard->config.grad_dtype);
+    double *squares = norms_at(e, layer, block.begin);
     const void *sources[ZERO_MAX_WORLD];
     struct zero_segment segment;
+    bool whole = false;
     uint32_t cursor = 0;
 
     while (zero_layout_segment(e->shard->layout, layer, block, &cursor, &segment)) {
         for (uint32_t i = 0; i < from->count; i++)
             sources[i] = from->windows[i] + segment.begin * grad_bytes;
+        whole = segment.begin == block.begin && segment.end == block.end;
         const struct comm_reduce op = {
             .sum = shard_own(e->shard, ZERO_ARENA_grad, layer, segment.begin),
+            .squares = whole ? squares : NULL,
             .sources = sources,
             .source_count = from->count,
             .dtype = e->shard->config.grad_dtype,
@@ -168,14 +181,9 @@ static void sum_block(struct engine *e, uint32_t layer, struct zero_range block,
         };
         e->comm->ops->reduce(e->comm, &op);
     }
-}
-
-static double *norms_at(const struct engine *e, uint32_t layer, uint64_t index)
-{
-    const struct zero_layer *l = &e->shard->layout->layers[layer];
-    uint64_t local = l->shard_offset + index - e->options.rank * l->shard;
-
-    return e->norms + local / ZERO_NORM_CHUNK;
+    if (!whole)
+        e->device->kernels->square_sum(shard_own(e->shard, ZERO_ARENA_grad, layer, block.begin),
+                                       (block.end - block.begin) / ZERO_NORM_CHUNK, squares);
 }
 
 static void sum_layer(struct engine *e, uint32_t layer, const struct gathered *from,
@@ -188,9 +196,6 @@ static void sum_layer(struct engine *e, uint32_t layer, const struct gathered *f
         calls_drain(e); /* the own trainer must not wait for a layer's worth of sums */
         struct zero_range block = { at, at + BLOCK < own.end ? at + BLOCK : own.end };
         sum_block(e, layer, block, from, accumulate);
-        e->device->kernels->square_sum(shard_own(e->shard, ZERO_ARENA_grad, layer, at),
-                                       (block.end - block.begin) / ZERO_NORM_CHUNK,
-                                       norms_at(e, layer, at));
     }
     e->step_reduced += from->received * l->shard * zero_dtype_bytes(e->shard->config.grad_dtype);
 }
