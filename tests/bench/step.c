@@ -199,7 +199,8 @@ int main(int argc, char **argv)
         else if (s >= WARMUP)
             note(&waits, waited);
     }
-    double params = (double)(settings.params / LAYERS / 1024 + 1) * 1024 * LAYERS;
+    uint64_t rows = settings.params / LAYERS / 1024 + 1; /* of a layer, its vector included */
+    double params = (double)(rows * 1024 * LAYERS);
     if (zero_client_info(client)->rank == 0)
         printf("{\"gather_p50\":%.0f,\"gather_p99\":%.0f,\"submit_p50\":%.0f,\"submit_p99\":%.0f,"
                "\"overhead\":%.4f,\"overhead_min\":%.4f}\n",

@@ -70,34 +70,41 @@ static float unit(uint64_t u)
 /* ---- the model ---------------------------------------------------------------------------------
  */
 
+/* One tensor of the layer that is being read; "3x5". */
+static void add_tensor(struct zero_layer_spec *layer, const char *shape)
+{
+    struct zero_tensor_spec *tensor = &tensors[tensor_count];
+    char name[300];
+
+    snprintf(name, sizeof name, "%s.%zu", layer->name, layer->tensor_count);
+    *tensor = (struct zero_tensor_spec){
+        .name = strdup(name), .shape = shapes[tensor_count], .lr_scale = 1, .weight_decay = NAN
+    };
+    for (const char *at = shape; *at != '\0' && tensor->dims < ZERO_MAX_DIMS;) {
+        char *end;
+        shapes[tensor_count][tensor->dims++] = strtoull(at, &end, 10);
+        at = end + (*end == 'x');
+    }
+    if (settings.decay_split && tensor->dims == 1) {
+        tensor->weight_decay = 0;
+        tensor->lr_scale = 0.5;
+    }
+    tensor_count++;
+    layer->tensor_count++;
+}
+
 /* "name:3x5,7;name:1000": layers of tensors. */
 static void parse_layers(const char *text)
 {
     char *copy = strdup(text), *outer = NULL;
 
     for (char *part = strtok_r(copy, ";", &outer); part; part = strtok_r(NULL, ";", &outer)) {
-        char *inner = NULL, *name = strtok_r(part, ":", &inner), *shape;
+        char *inner = NULL, *shape;
         struct zero_layer_spec *layer = &layers[layer_count++];
-        layer->name = strdup(name);
+        layer->name = strdup(strtok_r(part, ":", &inner));
         layer->tensors = &tensors[tensor_count];
-        while ((shape = strtok_r(NULL, ",", &inner)) != NULL) {
-            struct zero_tensor_spec *tensor = &tensors[tensor_count];
-            char full[300];
-            snprintf(full, sizeof full, "%s.%zu", name, layer->tensor_count);
-            *tensor = (struct zero_tensor_spec){ .name = strdup(full),
-                                                 .shape = shapes[tensor_count],
-                                                 .lr_scale = 1,
-                                                 .weight_decay = NAN };
-            for (char *end = shape; *shape && tensor->dims < ZERO_MAX_DIMS;
-                 shape = end + (*end == 'x'))
-                shapes[tensor_count][tensor->dims++] = strtoull(shape, &end, 10);
-            if (settings.decay_split && tensor->dims == 1) {
-                tensor->weight_decay = 0;
-                tensor->lr_scale = 0.5;
-            }
-            tensor_count++;
-            layer->tensor_count++;
-        }
+        while ((shape = strtok_r(NULL, ",", &inner)) != NULL)
+            add_tensor(layer, shape);
     }
     free(copy);
 }
@@ -238,31 +245,41 @@ static uint32_t nth_layer(uint32_t n, uint64_t step, uint32_t rank)
     return layer_count - 1 - n;
 }
 
+static bool skipped(uint32_t layer, uint32_t rank)
+{
+    return (int)layer == settings.skip_layer &&
+           (settings.skip_rank < 0 || settings.skip_rank == (int)rank);
+}
+
+static zero_status micro_step(uint64_t step, uint64_t micro)
+{
+    uint32_t rank = zero_client_info(client)->rank;
+    zero_status s = zero_success();
+
+    for (uint32_t n = 0; n < layer_count && !zero_failed(s); n++) {
+        uint32_t layer = nth_layer(n, step, rank);
+        const void *weights;
+        s = zero_gather(client, layer, &weights);
+        if (!zero_failed(s) && !skipped(layer, rank))
+            s = submit(layer, step, micro);
+        if (!zero_failed(s))
+            s = zero_release(client, layer);
+    }
+    return s;
+}
+
 static zero_status one_step(uint64_t step, struct zero_step_result *result)
 {
     const struct zero_client_info *info = zero_client_info(client);
     int micros = settings.micro ? settings.micro : (int)info->accumulation;
-    zero_status s;
+    zero_status s = zero_success();
 
     if ((int)info->rank == settings.more_rank)
         micros++;
-    for (int k = 1; k <= micros; k++) {
-        for (uint32_t n = 0; n < layer_count; n++) {
-            uint32_t layer = nth_layer(n, step, info->rank);
-            const void *weights;
-            if (zero_failed(s = zero_gather(client, layer, &weights)))
-                return s;
-            if ((int)layer == settings.skip_layer &&
-                (settings.skip_rank < 0 || settings.skip_rank == (int)info->rank)) {
-                zero_release(client, layer);
-                continue;
-            }
-            if (zero_failed(s = submit(layer, step, (uint64_t)k)))
-                return s;
-            if (zero_failed(s = zero_release(client, layer)))
-                return s;
-        }
-    }
+    for (int k = 1; k <= micros && !zero_failed(s); k++)
+        s = micro_step(step, (uint64_t)k);
+    if (zero_failed(s))
+        return s;
     struct zero_scalar scalar = { "loss", (double)step + info->rank };
     struct zero_step_args args = { .lr = settings.lr,
                                    .blob = &step,
@@ -275,6 +292,21 @@ static zero_status one_step(uint64_t step, struct zero_step_result *result)
 /* ---- output ------------------------------------------------------------------------------------
  */
 
+/* A tensor's state as raw floats; zeros where there is none. */
+static void dump_tensor(FILE *file, enum zero_state state, uint32_t layer, uint32_t tensor)
+{
+    struct zero_span span = { .layer = layer, .tensor = tensor };
+    uint64_t offset;
+
+    zero_tensor_place(client, layer, tensor, &offset, &span.count);
+    float *values = calloc(span.count, sizeof *values);
+    zero_status s = zero_read(client, state, &span, values);
+    if (zero_failed(s) && s.code != ZERO_NOT_FOUND)
+        die("read", s);
+    fwrite(values, sizeof *values, span.count, file);
+    free(values);
+}
+
 static void dump(const char *path)
 {
     FILE *file = fopen(path, "wb");
@@ -283,23 +315,10 @@ static void dump(const char *path)
         perror(path);
         exit(2);
     }
-    for (int state = ZERO_MASTER; state <= ZERO_PARAM; state++) {
-        for (uint32_t l = 0; l < layer_count; l++) {
-            for (uint32_t i = 0; i < layers[l].tensor_count; i++) {
-                uint64_t offset, count;
-                zero_tensor_place(client, l, i, &offset, &count);
-                float *values = malloc(count * sizeof *values);
-                const struct zero_span span = { l, i, 0, count };
-                zero_status s = zero_read(client, (enum zero_state)state, &span, values);
-                if (s.code == ZERO_NOT_FOUND)
-                    memset(values, 0, count * sizeof *values);
-                else if (zero_failed(s))
-                    die("read", s);
-                fwrite(values, sizeof *values, count, file);
-                free(values);
-            }
-        }
-    }
+    for (int state = ZERO_MASTER; state <= ZERO_PARAM; state++)
+        for (uint32_t l = 0; l < layer_count; l++)
+            for (uint32_t i = 0; i < layers[l].tensor_count; i++)
+                dump_tensor(file, (enum zero_state)state, l, i);
     fclose(file);
 }
 

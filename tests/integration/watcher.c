@@ -55,10 +55,10 @@ int main(int argc, char **argv)
     must(zero_attach(&options, &client, &detail), "attach");
     must(zero_register(client, NULL), "register");
     size_t bytes = copy_params(NULL);
-    char *one = malloc(bytes), *two = malloc(bytes);
     void *window;
     if (zero_window(client, 0, &window).code != ZERO_PERMISSION)
         return 11;
+    char *one = malloc(bytes + 1), *two = malloc(bytes + 1);
     for (long i = 0; i < rounds; i++) {
         must(zero_observe_begin(client), "begin");
         if (i == 0)

@@ -70,8 +70,8 @@ static const struct batch {
       UINT32_MAX,
       { 0 },
       "steps 0 (inferred, rounded down) x world size 42949" },
-    { { 0, 1000000000, 1000000 }, 2000, { 0 }, "is more than 1e18" },
-    { { 1, 1000000000, 1000000 }, UINT32_MAX, { 0 }, "train_batch_size 1 is not" },
+    { { 0, 1000000000, 65534 }, 100000, { 0 }, "is more than 1e18" },
+    { { 1, 1000000000, 65534 }, UINT32_MAX, { 0 }, "train_batch_size 1 is not" },
     /* the product is 2^64 + 4 */
     { { 4, 968973220, 49477 }, 384773, { 0 }, "train_batch_size 4 is not" },
 };

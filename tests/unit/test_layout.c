@@ -15,7 +15,26 @@ static struct zero_tensor_spec tensor(const char *name, const uint64_t *shape, u
     };
 }
 
-/* Marks each element that some rank's shard holds of some tensor; all must be marked once. */
+/* Marks what the segments of a range cover; each element may be marked once. */
+static uint64_t mark(const struct zero_layout *layout, uint32_t layer, struct zero_range range,
+                     unsigned char *marks)
+{
+    struct zero_segment segment;
+    uint64_t covered = 0;
+    uint32_t cursor = 0;
+
+    while (zero_layout_segment(layout, layer, range, &cursor, &segment)) {
+        CHECK(segment.begin >= range.begin && segment.end <= range.end);
+        CHECK(segment.begin < segment.end && segment.layer == layer);
+        for (uint64_t i = segment.begin; i < segment.end; i++)
+            CHECK(marks[i]++ == 0);
+        covered += segment.end - segment.begin;
+    }
+    return covered;
+}
+
+/* Every element that some rank's shard holds of some tensor is found once, in pieces of odd size.
+ */
 static void check_cover(const struct zero_layout *layout, uint32_t layer)
 {
     const struct zero_layer *l = &layout->layers[layer];
@@ -23,19 +42,10 @@ static void check_cover(const struct zero_layout *layout, uint32_t layer)
     uint64_t covered = 0;
 
     for (uint32_t r = 0; r < layout->world; r++) {
-        for (uint64_t at = r * l->shard; at < (r + 1) * l->shard; at += 777) {
-            uint64_t end = at + 777 < (r + 1) * l->shard ? at + 777 : (r + 1) * l->shard;
-            struct zero_range block = { at, end };
-            struct zero_segment segment;
-            uint32_t cursor = 0;
-            while (zero_layout_segment(layout, layer, block, &cursor, &segment)) {
-                CHECK(segment.begin >= at && segment.end <= end && segment.begin < segment.end);
-                for (uint64_t i = segment.begin; i < segment.end; i++) {
-                    CHECK(marks[i] == 0);
-                    marks[i] = 1;
-                    covered++;
-                }
-            }
+        uint64_t last = (r + 1) * l->shard;
+        for (uint64_t at = r * l->shard; at < last; at += 777) {
+            struct zero_range range = { at, at + 777 < last ? at + 777 : last };
+            covered += mark(layout, layer, range, marks);
         }
     }
     CHECK(covered == l->count);
