@@ -42,13 +42,14 @@ static zero_status find_socket(const char *path, struct sockaddr_un *out)
     return zero_success();
 }
 
-/* The daemon may not listen yet, or its queue may be full for a moment. */
+/* The daemon may not listen yet, or its queue may be full for a moment: a socket that blocks would
+ * wait for room for ever if the daemon is stopped. */
 static zero_status connect_until(const struct sockaddr_un *address, int64_t end, int *out)
 {
     static const struct timespec pause = { .tv_sec = 0, .tv_nsec = RETRY_MS * 1000000L };
 
     for (;;) {
-        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+        int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
         if (fd < 0)
             return client_fail(NULL, ZERO_SYSTEM, "attach", "socket: %s", strerror(errno));
         if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0) {
@@ -58,6 +59,10 @@ static zero_status connect_until(const struct sockaddr_un *address, int64_t end,
         int error = errno;
         close(fd);
         bool later = error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == EINTR;
+        if (error == EACCES || error == EPERM)
+            return client_fail(NULL, ZERO_PERMISSION, "attach",
+                               "%s: %s: run the trainer as the user that runs zerod",
+                               address->sun_path, strerror(error));
         if (!later || now_ms() > end)
             return client_fail(NULL, later ? ZERO_DEADLINE : ZERO_SYSTEM, "attach",
                                "%s: %s: is zerod running?", address->sun_path, strerror(error));
@@ -65,29 +70,63 @@ static zero_status connect_until(const struct sockaddr_un *address, int64_t end,
     }
 }
 
-zero_status client_receive(zero_client *client, enum zero_frame_type type, size_t fds,
-                           int deadline_ms, struct zero_frame *out)
+zero_status client_send(zero_client *client, enum zero_frame_type type, const void *message)
+{
+    zero_status s;
+
+    if (atomic_load(&client->lost))
+        return client_fail(client, ZERO_DAEMON_LOST, "ask daemon",
+                           "the daemon of rank %" PRIu32 " is gone or has closed this session: "
+                           "attach again",
+                           client->rank);
+    s = zero_frame_send(client->socket, type, message, NULL, (int)client->deadline_ms);
+    if (s.code == ZERO_TOO_LARGE)
+        return client_fail(client, s.code, "ask daemon", "a part of the model is over 64 KiB");
+    if (!zero_failed(s))
+        return s;
+    atomic_store(&client->lost, true);
+    if (s.code == ZERO_DEADLINE)
+        return client_fail(client, ZERO_DAEMON_SILENT, "ask daemon",
+                           "the daemon of rank %" PRIu32 " read nothing for %" PRIu32
+                           " ms: is it stopped?",
+                           client->rank, client->deadline_ms);
+    return client_fail(client, s.code, "ask daemon",
+                       "the daemon of rank %" PRIu32 " has closed this session: attach again",
+                       client->rank);
+}
+
+zero_status client_hear(zero_client *client, size_t fds, int deadline_ms, struct zero_frame *out)
 {
     struct zero_detail detail = { "" };
     zero_status s = zero_frame_receive(client->socket, fds, deadline_ms, out, &detail);
 
-    if (s.code == ZERO_DEADLINE)
-        return client_fail(client, s.code, "hear daemon",
-                           "the daemon of rank %u did not answer in %d ms: is it stopped?",
-                           client->rank, deadline_ms);
-    if (zero_failed(s)) {
+    if (zero_failed(s))
         atomic_store(&client->lost, true);
+    if (s.code == ZERO_DEADLINE)
+        return client_fail(client, ZERO_DAEMON_SILENT, "hear daemon",
+                           "the daemon of rank %" PRIu32 " did not answer in %d ms: is it stopped?",
+                           client->rank, deadline_ms);
+    if (zero_failed(s))
         return client_fail(client, s.code, "hear daemon", "%s", detail.text);
-    }
-    if (out->type == type)
+    if (out->type != ZERO_FRAME_ERROR)
         return s;
-    if (out->type == ZERO_FRAME_ERROR) {
-        const Zero__V1__Error *error = (const Zero__V1__Error *)out->message;
-        s = client_fail(client, (zero_code)error->code, "ask daemon", "%s", error->text);
-    } else {
-        s = client_fail(client, ZERO_PROTOCOL, "hear daemon", "frame type %d came, not %d",
-                        (int)out->type, (int)type);
-    }
+    const Zero__V1__Error *error = (const Zero__V1__Error *)out->message;
+    zero_code code = error->code == ZERO_OK ? ZERO_PROTOCOL : (zero_code)error->code;
+    s = client_fail(client, code, "ask daemon", "%s", error->text);
+    zero_frame_release(out);
+    return s;
+}
+
+zero_status client_receive(zero_client *client, enum zero_frame_type type, size_t fds,
+                           int deadline_ms, struct zero_frame *out)
+{
+    zero_status s = client_hear(client, fds, deadline_ms, out);
+
+    if (zero_failed(s) || out->type == type)
+        return s;
+    atomic_store(&client->lost, true);
+    s = client_fail(client, ZERO_PROTOCOL, "hear daemon", "frame type %d came, not %d",
+                    (int)out->type, (int)type);
     zero_frame_release(out);
     return s;
 }
@@ -99,10 +138,9 @@ static zero_status greet(zero_client *client, int deadline_ms)
 
     hello.protocol = ZERO_PROTOCOL_VERSION;
     hello.role = (uint32_t)client->role;
-    zero_status s =
-        zero_frame_send(client->socket, ZERO_FRAME_HELLO, &hello.base, NULL, deadline_ms);
+    zero_status s = client_send(client, ZERO_FRAME_HELLO, &hello.base);
     if (zero_failed(s))
-        return client_fail(client, s.code, "attach", "the daemon closed the connection");
+        return s;
     s = client_receive(client, ZERO_FRAME_WELCOME, 0, deadline_ms, &frame);
     if (zero_failed(s))
         return s;
@@ -134,10 +172,16 @@ zero_status zero_attach(const struct zero_attach_options *options, zero_client *
     if (options == NULL)
         options = &defaults;
     uint32_t limit = options->deadline_ms ? options->deadline_ms : DEFAULT_DEADLINE_MS;
+    if (limit > CLIENT_MAX_DEADLINE_MS)
+        limit = CLIENT_MAX_DEADLINE_MS;
+    int64_t end = now_ms() + limit;
     zero_status s = find_socket(options->socket, &address);
+    if (!zero_failed(s) && options->role != ZERO_TRAINER && options->role != ZERO_OBSERVER)
+        s = client_fail(NULL, ZERO_INVALID_ARGUMENT, "attach",
+                        "role %d is neither ZERO_TRAINER nor ZERO_OBSERVER", (int)options->role);
     if (zero_failed(s))
         goto out;
-    s = connect_until(&address, now_ms() + limit, &socket);
+    s = connect_until(&address, end, &socket);
     if (zero_failed(s))
         goto out;
     client = calloc(1, sizeof *client);
@@ -149,7 +193,8 @@ zero_status zero_attach(const struct zero_attach_options *options, zero_client *
     client->socket = socket;
     client->role = options->role;
     client->deadline_ms = limit;
-    s = greet(client, (int)limit);
+    int64_t left = end - now_ms();
+    s = greet(client, left > 0 ? (int)left : 1);
     if (zero_failed(s))
         goto out;
     *out = client;

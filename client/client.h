@@ -35,15 +35,19 @@ struct zero_client {
     struct zero_bell *bell;
     unsigned char *params;    /* the gathered model: layer l at flat_offset elements */
     unsigned char *window;    /* the gradient window arena */
-    unsigned char *blob;      /* of the last committed step */
+    unsigned char *blob;      /* of the last committed step; room for ZERO_MAX_BLOB */
     _Atomic uint64_t attempt; /* the one this trainer computes for */
-    atomic_bool lost;         /* the daemon is gone */
+    atomic_bool lost;         /* the daemon is gone, or what it says makes no sense any more */
+    atomic_bool step_asked;   /* a step was asked for and its outcome is not known yet */
     struct waiting {
-        uint32_t layer;
+        uint32_t layer, generation;
         uint64_t offset, count; /* of a read */
     } waiting[ZERO_RING_SLOTS]; /* what each begun call was about; the claimer's */
     uint64_t read_places;       /* of begun reads in staging, a bit each */
 };
+
+/* Longer deadlines are cut to this, a day: they still fit in an int when something is added. */
+enum { CLIENT_MAX_DEADLINE_MS = 24 * 3600 * 1000 };
 
 /* ---- errors (error.c) ---- */
 
@@ -63,10 +67,12 @@ struct call {
 /* A call without an answer; `ring_bell` when the daemon has something to do now. */
 zero_status ring_post(zero_client *client, const struct call *call, bool ring_bell);
 zero_status ring_begin(zero_client *client, const struct call *call, zero_op *out);
-/* Waits for the answer; out_value may be NULL. Frees the slot, whatever the outcome. */
+/* Waits for the answer; out_value may be NULL. Frees the slot if one came: without, the daemon may
+ * still write to it. */
 zero_status ring_wait(zero_client *client, zero_op op, uint64_t *out_value);
 
-/* STEP_ABORTED, once, when the group has dropped the attempt this trainer computes for. */
+/* STEP_PENDING while a step's outcome is not known; STEP_ABORTED, once, when the group has dropped
+ * the attempt this trainer computes for. */
 zero_status ring_check_attempt(zero_client *client);
 
 /* ---- mapping.c ---- */
@@ -75,11 +81,19 @@ zero_status ring_check_attempt(zero_client *client);
 zero_status mapping_open(zero_client *client, const struct zero_frame *registered);
 void mapping_close(zero_client *client);
 
+/* ---- attach.c ---- */
+
+/* Sends a frame, waiting for room as long as the daemon's deadline. */
+zero_status client_send(zero_client *client, enum zero_frame_type type, const void *message);
+/* Receives one frame of any type but ERROR, which becomes its status. A session in which no answer
+ * came, or a broken one, is lost: a later answer would be taken for that of another question. */
+zero_status client_hear(zero_client *client, size_t fds, int deadline_ms, struct zero_frame *out);
+/* The same, and of that type. */
+zero_status client_receive(zero_client *client, enum zero_frame_type type, size_t fds,
+                           int deadline_ms, struct zero_frame *out);
+
 /* ---- model.c ---- */
 
 zero_status model_check_layer(const zero_client *client, uint32_t layer);
-/* Receives one frame of that type; an ERROR frame becomes its status. */
-zero_status client_receive(zero_client *client, enum zero_frame_type type, size_t fds,
-                           int deadline_ms, struct zero_frame *out);
 
 #endif

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The daemon's memory in this process: ring, bell, windows, and the gathered model side by side. */
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -9,10 +10,15 @@
 
 enum { FD_RING, FD_BELL, FD_WINDOW, FD_STAGING, FD_PARAM };
 
-static zero_status check_size(zero_client *client, int fd, uint64_t least, const char *what)
+/* Large enough, and sealed so that it stays so: a mapping of it can never be SIGBUS. */
+static zero_status check_memory(zero_client *client, int fd, uint64_t least, const char *what)
 {
     struct stat stat;
+    int seals = fcntl(fd, F_GET_SEALS);
 
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+        return client_fail(client, ZERO_PROTOCOL, "map memory",
+                           "the daemon's %s is not a memfd that is sealed against shrinking", what);
     if (fstat(fd, &stat) != 0 || stat.st_size < 0 || (uint64_t)stat.st_size < least)
         return client_fail(client, ZERO_PROTOCOL, "map memory",
                            "the daemon's %s is smaller than the %llu bytes it must have", what,
@@ -28,7 +34,7 @@ static uint64_t pages(uint64_t bytes)
 static zero_status map_whole(zero_client *client, int fd, uint64_t bytes, const char *what,
                              struct mapping *out)
 {
-    zero_status s = check_size(client, fd, bytes, what);
+    zero_status s = check_memory(client, fd, bytes, what);
     if (zero_failed(s))
         return s;
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -47,7 +53,7 @@ static zero_status map_shards(zero_client *client, const int *fds)
 
     for (uint32_t r = 0; r < client->world; r++) {
         zero_status s =
-            check_size(client, fds[r], client->layout->shard_total * each, "parameter arena");
+            check_memory(client, fds[r], client->layout->shard_total * each, "parameter arena");
         if (zero_failed(s))
             return s;
         for (uint32_t l = 0; l < client->layout->layer_count; l++) {
@@ -71,7 +77,7 @@ static zero_status map_params(zero_client *client, const int *fds)
     zero_status s = zero_success();
 
     if (!sharded)
-        s = check_size(client, fds[0], bytes, "parameter arena");
+        s = check_memory(client, fds[0], bytes, "parameter arena");
     if (zero_failed(s))
         return s;
     void *base =

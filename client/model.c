@@ -6,23 +6,12 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "proto/config.h"
 
 enum {
     FRAME_TENSORS = 100,            /* fit in a frame whatever their names and shapes */
     REGISTER_MS = 24 * 3600 * 1000, /* the daemon has the deadline: the config's, not known here */
 };
-
-static zero_status send_frame(zero_client *client, enum zero_frame_type type, const void *message)
-{
-    zero_status s = zero_frame_send(client->socket, type, message, NULL, (int)client->deadline_ms);
-
-    if (s.code == ZERO_TOO_LARGE)
-        return client_fail(client, s.code, "register model", "a part of the model is over 64 KiB");
-    if (zero_failed(s))
-        return client_fail(client, s.code, "register model",
-                           "the daemon of rank %u does not listen", client->rank);
-    return s;
-}
 
 static zero_status send_layer(zero_client *client, const struct zero_layer_spec *layer,
                               uint32_t index)
@@ -45,7 +34,7 @@ static zero_status send_layer(zero_client *client, const struct zero_layer_spec 
             to->weight_decay = layer->tensors[t].weight_decay;
             pointers[message.n_tensors++] = to;
         }
-        s = send_frame(client, ZERO_FRAME_REGISTER_TENSORS, &message.base);
+        s = client_send(client, ZERO_FRAME_REGISTER_TENSORS, &message.base);
     }
     return s;
 }
@@ -67,15 +56,19 @@ static zero_status send_model(zero_client *client, const struct zero_model_spec 
     if (model->config == NULL)
         return client_fail(client, ZERO_INVALID_ARGUMENT, "register model",
                            "the model comes without a config");
+    if (model->config_bytes > ZERO_CONFIG_MAX_BYTES)
+        return client_fail(client, ZERO_TOO_LARGE, "register model",
+                           "the config has %zu bytes, at most %d", model->config_bytes,
+                           ZERO_CONFIG_MAX_BYTES);
     config.json.data = (uint8_t *)(uintptr_t)model->config;
     config.json.len = model->config_bytes;
-    s = send_frame(client, ZERO_FRAME_REGISTER_CONFIG, &config.base);
+    s = client_send(client, ZERO_FRAME_REGISTER_CONFIG, &config.base);
     for (size_t l = 0; l < model->layer_count && !zero_failed(s); l++) {
         s = send_layer(client, &model->layers[l], (uint32_t)l);
         end.layers++;
         end.tensors += (uint32_t)model->layers[l].tensor_count;
     }
-    return zero_failed(s) ? s : send_frame(client, ZERO_FRAME_REGISTER_END, &end.base);
+    return zero_failed(s) ? s : client_send(client, ZERO_FRAME_REGISTER_END, &end.base);
 }
 
 /* ---- a model that comes from the daemon
@@ -105,10 +98,14 @@ static zero_status keep_frame(zero_client *client, struct received *received,
     }
     received->frames[received->frame_count++] = *frame;
     received->tensor_count += message->n_tensors;
-    if (message->layer + 1 != received->layer_count && message->layer != received->layer_count)
-        return client_fail(client, ZERO_PROTOCOL, "receive model", "layers came out of order");
+    if (message->n_tensors == 0)
+        return client_fail(client, ZERO_PROTOCOL, "receive model", "a frame without tensors came");
     if (message->layer == received->layer_count)
         received->layer_count++;
+    else if ((size_t)message->layer + 1 != received->layer_count)
+        return client_fail(client, ZERO_PROTOCOL, "receive model",
+                           "a part of layer %" PRIu32 " came after %zu layers", message->layer,
+                           received->layer_count);
     if (received->layer_count > ZERO_MAX_LAYERS || received->tensor_count > ZERO_MAX_TENSORS)
         return client_fail(client, ZERO_TOO_LARGE, "receive model", "the model has too many parts");
     return zero_success();
@@ -118,25 +115,19 @@ static zero_status receive_frames(zero_client *client, struct received *received
 {
     for (;;) {
         struct zero_frame frame;
-        struct zero_detail detail = { "" };
-        zero_status s =
-            zero_frame_receive(client->socket, 0, (int)client->deadline_ms, &frame, &detail);
+        zero_status s = client_hear(client, 0, (int)client->deadline_ms, &frame);
         if (zero_failed(s))
-            return client_fail(client, s.code, "receive model", "%s", detail.text);
+            return s;
         if (frame.type == ZERO_FRAME_REGISTER_TENSORS) {
             s = keep_frame(client, received, &frame);
-            if (zero_failed(s))
-                return s;
-            continue;
+            if (!zero_failed(s))
+                continue;
+            atomic_store(&client->lost, true); /* the rest of the model is not read */
+            return s;
         }
-        bool end = frame.type == ZERO_FRAME_MODEL_END;
-        if (!end && frame.type == ZERO_FRAME_ERROR) {
-            const Zero__V1__Error *error = (const Zero__V1__Error *)frame.message;
-            s = client_fail(client, (zero_code)error->code, "ask daemon", "%s", error->text);
-        } else if (!end) {
+        if (frame.type != ZERO_FRAME_MODEL_END)
             s = client_fail(client, ZERO_PROTOCOL, "receive model", "frame type %d came",
                             (int)frame.type);
-        }
         zero_frame_release(&frame);
         return s;
     }
@@ -203,13 +194,13 @@ static zero_status take_numbers(zero_client *client, const Zero__V1__Registered 
     info->train_batch = message->train_batch;
     info->micro_batch = message->micro_batch;
     info->accumulation = message->accumulation;
-    client->deadline_ms = message->deadline_ms;
+    client->deadline_ms = message->deadline_ms < CLIENT_MAX_DEADLINE_MS ? message->deadline_ms
+                                                                        : CLIENT_MAX_DEADLINE_MS;
     atomic_store(&client->attempt, message->attempt);
-    free(client->blob);
-    client->blob = malloc(message->blob.len + 1);
     if (client->blob == NULL)
-        return client_fail(client, ZERO_NO_MEMORY, "register model", "%zu bytes",
-                           message->blob.len);
+        client->blob = malloc(ZERO_MAX_BLOB); /* now: a step allocates nothing */
+    if (client->blob == NULL)
+        return client_fail(client, ZERO_NO_MEMORY, "register model", "%d bytes", ZERO_MAX_BLOB);
     if (message->blob.len > 0)
         memcpy(client->blob, message->blob.data, message->blob.len);
     info->blob_bytes = message->blob.len;
@@ -232,6 +223,7 @@ static void forget_layout(zero_client *client)
 {
     zero_layout_destroy(client->layout);
     client->layout = NULL;
+    client->info.layer_count = 0;
 }
 
 static zero_status finish(zero_client *client, const struct zero_layer_spec *layers, size_t count)
@@ -247,8 +239,10 @@ static zero_status finish(zero_client *client, const struct zero_layer_spec *lay
         s = lay_out(client, layers, count);
     if (!zero_failed(s))
         s = mapping_open(client, &frame);
-    if (zero_failed(s))
+    if (zero_failed(s)) {
         forget_layout(client);
+        atomic_store(&client->lost, true); /* the daemon holds us to be attached */
+    }
     zero_frame_release(&frame);
     return s;
 }
@@ -266,7 +260,7 @@ zero_status zero_register(zero_client *client, const struct zero_model_spec *mod
         s = send_model(client, model);
         return zero_failed(s) ? s : finish(client, model->layers, model->layer_count);
     }
-    s = send_frame(client, ZERO_FRAME_REGISTER_END, &nothing.base);
+    s = client_send(client, ZERO_FRAME_REGISTER_END, &nothing.base);
     if (!zero_failed(s))
         s = receive_frames(client, &received);
     if (!zero_failed(s))

@@ -64,7 +64,8 @@ static void relax(void)
 
 enum claim { CLAIMED, TAKEN, FULL };
 
-/* Tries to claim the next entry. */
+/* Tries to claim the next entry. TAKEN: another thread was quicker, and the tail has moved. An
+ * entry that the tail still names and that is not free is waited for, whatever its turn says. */
 static enum claim try_claim(struct zero_ring *ring, uint32_t *out_position)
 {
     uint32_t position = atomic_load_explicit(&ring->tail, memory_order_relaxed);
@@ -74,7 +75,7 @@ static enum claim try_claim(struct zero_ring *ring, uint32_t *out_position)
     *out_position = position;
     if (turn == position)
         return atomic_compare_exchange_weak(&ring->tail, &position, position + 1) ? CLAIMED : TAKEN;
-    return turn - position < ZERO_RING_ENTRIES ? TAKEN : FULL;
+    return atomic_load_explicit(&ring->tail, memory_order_relaxed) == position ? FULL : TAKEN;
 }
 
 /* Claims the next free entry. A full ring means that the daemon is behind: it is woken and waited
@@ -106,6 +107,9 @@ static zero_status claim_entry(zero_client *client, uint32_t *out_position)
 static zero_status push(zero_client *client, const struct call *call, uint32_t slot, bool bell)
 {
     uint32_t position = 0;
+    if (atomic_load_explicit(&client->ring->alive, memory_order_relaxed) == 0 ||
+        atomic_load_explicit(&client->lost, memory_order_relaxed))
+        return daemon_gone(client);
     zero_status s = claim_entry(client, &position);
     if (zero_failed(s))
         return s;
@@ -136,8 +140,6 @@ static void free_slot(struct zero_ring_slot *slot, uint32_t state)
 
 zero_status ring_begin(zero_client *client, const struct call *call, zero_op *out)
 {
-    if (atomic_load(&client->lost))
-        return daemon_gone(client);
     for (uint32_t i = 0; i < ZERO_RING_SLOTS; i++) {
         struct zero_ring_slot *slot = &client->ring->slots[i];
         uint32_t state = atomic_load_explicit(&slot->state, memory_order_relaxed);
@@ -145,7 +147,8 @@ zero_status ring_begin(zero_client *client, const struct call *call, zero_op *ou
         if ((state & STATE_BITS) != ZERO_SLOT_FREE ||
             !atomic_compare_exchange_strong(&slot->state, &state, claimed))
             continue;
-        client->waiting[i] = (struct waiting){ call->layer, call->arg[3], call->arg[2] };
+        client->waiting[i] =
+            (struct waiting){ call->layer, claimed >> 2, call->arg[3], call->arg[2] };
         zero_status s = push(client, call, i, /* bell= */ true);
         if (zero_failed(s)) {
             free_slot(slot, claimed);
@@ -178,7 +181,7 @@ static zero_status wait_done(zero_client *client, struct zero_ring_slot *slot, u
 
     for (uint32_t spins = 0;; spins++) {
         uint32_t state = atomic_load(&slot->state);
-        if (state >> 2 != generation)
+        if (state >> 2 != generation || (state & STATE_BITS) == ZERO_SLOT_FREE)
             return client_fail(client, ZERO_INVALID_ARGUMENT, "wait",
                                "this call was waited for already");
         if ((state & STATE_BITS) == ZERO_SLOT_DONE)
@@ -234,6 +237,9 @@ zero_status ring_check_attempt(zero_client *client)
 {
     uint64_t theirs = atomic_load_explicit(&client->ring->attempt, memory_order_acquire);
 
+    if (atomic_load_explicit(&client->step_asked, memory_order_relaxed))
+        return client_fail(client, ZERO_STEP_PENDING, "call daemon",
+                           "the last zero_step has not ended: call it again to wait on");
     if (theirs == atomic_load_explicit(&client->attempt, memory_order_relaxed))
         return zero_success();
     atomic_store(&client->attempt, theirs);

@@ -104,10 +104,10 @@ zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t 
 {
     struct waiting about = { 0 };
 
-    if (op.slot < ZERO_RING_SLOTS)
+    if (op.slot < ZERO_RING_SLOTS && client->waiting[op.slot].generation == op.generation)
         about = client->waiting[op.slot];
     zero_status s = ring_wait(client, op, NULL);
-    if (about.offset >= place_offset(0))
+    if (s.code != ZERO_DAEMON_SILENT && about.offset >= place_offset(0))
         client->read_places &=
             ~(UINT64_C(1) << (about.offset - place_offset(0)) / (PLACE_FLOATS * sizeof(float)));
     if (zero_failed(s))
@@ -196,11 +196,9 @@ static zero_status observe(zero_client *client, bool begin)
         return client_fail(client, ZERO_INVALID_STATE, "observe",
                            "attach as ZERO_OBSERVER and zero_register first");
     message.begin = begin;
-    zero_status s = zero_frame_send(client->socket, ZERO_FRAME_OBSERVE, &message.base, NULL,
-                                    (int)client->deadline_ms);
+    zero_status s = client_send(client, ZERO_FRAME_OBSERVE, &message.base);
     if (zero_failed(s))
-        return client_fail(client, s.code, "observe", "the daemon of rank %u is gone",
-                           client->rank);
+        return s;
     s = client_receive(client, ZERO_FRAME_DONE, 0, (int)client->deadline_ms + 5000, &frame);
     if (zero_failed(s))
         return s;

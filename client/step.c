@@ -105,8 +105,10 @@ zero_status zero_window_wait(zero_client *client, zero_op op, void **out)
 
     if (zero_failed(s))
         return s;
-    uint64_t bytes = client->layout->layers[layer].flat * zero_dtype_bytes(client->info.grad_dtype);
-    if (bytes > client->window_map.bytes || offset > client->window_map.bytes - bytes)
+    uint64_t each = zero_dtype_bytes(client->info.grad_dtype);
+    uint64_t bytes = client->layout->layers[layer].flat * each;
+    if (bytes > client->window_map.bytes || offset > client->window_map.bytes - bytes ||
+        offset % each != 0)
         return client_fail(client, ZERO_PROTOCOL, "get window", "the daemon gave a place outside");
     *out = client->window + offset;
     return s;
@@ -156,6 +158,9 @@ static zero_status put_arguments(zero_client *client, const struct zero_step_arg
     to->blob_bytes = to->scalar_count = 0;
     if (args == NULL)
         return zero_success();
+    if (args->blob == NULL && args->blob_bytes > 0)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "step",
+                           "blob_bytes is %zu, but blob is NULL", args->blob_bytes);
     if (args->blob_bytes > ZERO_MAX_BLOB || args->scalar_count > ZERO_MAX_SCALARS)
         return client_fail(client, ZERO_TOO_LARGE, "step",
                            "a blob of %zu bytes and %zu scalars: at most %d and %d",
@@ -179,10 +184,13 @@ zero_status zero_step_begin(zero_client *client, const struct zero_step_args *ar
     const struct call call = { .call = ZERO_CALL_STEP };
     zero_status s = check_trainer(client, 0);
 
-    if (!zero_failed(s))
+    if (zero_failed(s))
+        return s;
+    if (!atomic_load(&client->step_asked)) { /* otherwise the daemon has the arguments already */
         s = ring_check_attempt(client);
-    if (!zero_failed(s))
-        s = put_arguments(client, args);
+        if (!zero_failed(s))
+            s = put_arguments(client, args);
+    }
     return zero_failed(s) ? s : ring_begin(client, &call, out);
 }
 
@@ -202,13 +210,23 @@ static void take_result(zero_client *client, struct zero_step_result *out)
     client->info.step = from->step;
     client->info.updates = from->updates;
     client->info.loss_scale = from->loss_scale;
+    uint32_t blob_bytes = from->blob_bytes;
+    client->info.blob_bytes = blob_bytes < ZERO_MAX_BLOB ? blob_bytes : ZERO_MAX_BLOB;
+    memcpy(client->blob, from->blob, client->info.blob_bytes);
     atomic_store(&client->attempt, atomic_load(&client->ring->attempt));
 }
 
 zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_result *out)
 {
     zero_status s = ring_wait(client, op, NULL);
+    bool asked =
+        s.code == ZERO_DEADLINE || s.code == ZERO_STEP_PENDING || s.code == ZERO_DAEMON_SILENT;
+    bool asked_before = atomic_exchange(&client->step_asked, asked);
 
+    /* A step that outlived its wait may have ended before it was asked for again. Then the daemon
+     * does not know the attempt any more, but it has left the result. */
+    if (s.code == ZERO_STEP_ABORTED && asked_before && client->ring->step.step > client->info.step)
+        s = zero_success();
     if (s.code == ZERO_OK || s.code == ZERO_SCALE_EXHAUSTED || s.code == ZERO_TOO_MANY_SKIPS)
         take_result(client, out);
     else if (s.code == ZERO_CONFLICT)

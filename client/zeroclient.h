@@ -8,21 +8,29 @@
  *
  *     zero_attach(NULL, &client, &detail);
  *     zero_register(client, &model);
- *     if (!zero_client_info(client)->filled) { zero_fill for every tensor;
- * zero_fill_end(client); } for (;;) { for each layer: zero_gather, forward, zero_release for each
- * layer backwards: zero_gather, zero_window, write gradients, zero_submit, zero_release if
- * (zero_step(client, &args, &result).code == ZERO_STEP_ABORTED) repeat this step;
+ *     if (!zero_client_info(client)->filled) {
+ *         for every tensor: zero_fill;
+ *         zero_fill_end(client);
+ *     }
+ *     for (;;) {
+ *         for each layer: zero_gather, forward, zero_release;
+ *         for each layer backwards: zero_gather, zero_window, write gradients, zero_submit,
+ *             zero_release;
+ *         if (zero_step(client, &args, &result).code == ZERO_STEP_ABORTED)
+ *             repeat this step;
  *     }
  *     zero_detach(client);
  *
  * Owns    a zero_client owns its socket and mappings; every window pointer dies with it.
- * Thread  gather, prefetch, release, window, submit and their waits may be called from any threads
- * at once. Everything else on one client: one thread at a time, and not during those. Order   of
- * layers is free, and may differ between ranks. After zero_step has begun, no gather, window or
- * submit until it returned. Fails   every call returns a zero_status; zero_error_text has the
- * sentence. STEP_ABORTED means that the group dropped the step in progress: repeat it, nothing else
- * is lost. The library never logs, never exits, handles no signals and has no global state. Uses
- * status, model.
+ * Thread  gather, prefetch, release, window, submit and their waits may be called from any
+ *         threads at once. Everything else on one client: one thread at a time, and not during
+ *         those.
+ * Order   of layers is free, and may differ between ranks. After zero_step has begun, no gather,
+ *         window or submit until it returned.
+ * Fails   every call returns a zero_status; zero_error_text has the sentence. STEP_ABORTED means
+ *         that the group dropped the step in progress: repeat it, nothing else is lost. The
+ *         library never logs, never exits, handles no signals and has no global state.
+ * Uses    status, model.
  */
 #ifndef ZEROCLIENT_H
 #define ZEROCLIENT_H
@@ -195,7 +203,8 @@ struct zero_step_result {
 };
 
 /* One optimizer update of the group, over everything submitted since the last. args may be NULL.
- * DEADLINE names the rank that is missing; the step is still on its way: call again to wait on. */
+ * DEADLINE names the rank that is missing; the step is still on its way: call again to wait on (the
+ * arguments of the first call count, and until it has ended windows say STEP_PENDING). */
 ZERO_API zero_status zero_step(zero_client *client, const struct zero_step_args *args,
                                struct zero_step_result *out);
 ZERO_API zero_status zero_step_begin(zero_client *client, const struct zero_step_args *args,

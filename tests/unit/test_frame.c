@@ -173,10 +173,10 @@ static void sizes_are_capped(void)
 {
     static char much[ROOM];
     struct bytes b = begin(3); /* RegisterConfig */
-    add_field(&b, 1, much, 60 * 1024);
+    add_field(&b, 1, much, 61440);
     accepts(&b);
     b = begin(3);
-    add_field(&b, 1, much, 60 * 1024 + 1);
+    add_field(&b, 1, much, 61441);
     refuses(&b, "61441");
 
     b = begin(6); /* Registered, field 17 */
@@ -354,8 +354,8 @@ static void fds_arrive(int pair[2])
     CHECK(frame.type == ZERO_FRAME_DONE && frame.fd_count == 3);
     for (size_t i = 0; i < 3; i++) {
         CHECK((fcntl(frame.fds[i], F_GETFD) & FD_CLOEXEC) != 0);
-        CHECK(fstat(three[i], &sent) == 0 && fstat(frame.fds[i], &got) == 0);
-        CHECK(sent.st_ino == got.st_ino && sent.st_dev == got.st_dev);
+        CHECK(fstat(three[i], &sent) == 0 && fstat(frame.fds[i], &got) == 0 &&
+              sent.st_ino == got.st_ino && sent.st_dev == got.st_dev);
     }
     int taken = frame.fds[1];
     frame.fds[1] = -1;
