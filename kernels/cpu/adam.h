@@ -4,13 +4,14 @@
  * Owns    nothing.
  * Thread  any number at once on disjoint outputs.
  * Fails   never.
- * Uses    convert.h, limits.h.   Used by body.h.
+ * Uses    convert.h, limits.h, stream.h.   Used by body.h.
  */
 #ifndef ZERO_KERNELS_CPU_ADAM_H
 #define ZERO_KERNELS_CPU_ADAM_H
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/limits.h"
+#include "kernels/cpu/stream.h"
 
 struct adam_block {
     float *p, *m, *v, *v_max;
@@ -192,6 +193,15 @@ ELEMENT_FN void adam_block_run(const struct adam_block *b, const struct lift_lim
     }
 }
 
+/* All but the maximum, which few use. */
+ELEMENT_FN void adam_prefetch(const struct adam_block *b)
+{
+    prefetch_some(b->p, BLOCK * sizeof *b->p);
+    prefetch_some(b->m, BLOCK * sizeof *b->m);
+    prefetch_some(b->v, BLOCK * sizeof *b->v);
+    prefetch_some(b->g, BLOCK * sizeof *b->g);
+}
+
 ELEMENT_FN void adam_run(const struct adam_op *op, bool l2, bool amsgrad)
 {
     const struct lift_limits limits = adam_limits(op);
@@ -205,6 +215,8 @@ ELEMENT_FN void adam_run(const struct adam_op *op, bool l2, bool amsgrad)
                                       .g = op->g + at,
                                       .factor = op->factor,
                                       .k = op->k };
+
+        adam_prefetch(&b);
         if (n == BLOCK)
             adam_block_run(&b, &limits, l2, amsgrad, BLOCK);
         else

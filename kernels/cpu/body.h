@@ -7,7 +7,7 @@
  * Owns    nothing.
  * Thread  any number at once on disjoint outputs.
  * Fails   never.
- * Uses    adam.h, sgd.h, convert.h.   Used by scalar.c, avx2.c, avx512.c.
+ * Uses    adam.h, sgd.h, convert.h, stream.h.   Used by scalar.c, avx2.c, avx512.c.
  */
 #ifndef ZERO_KERNELS_CPU_BODY_H
 #define ZERO_KERNELS_CPU_BODY_H
@@ -98,8 +98,6 @@ ELEMENT_FN double lanes_sum(const double *s)
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
 }
 
-/* Asks for what a block will need some blocks later: the CPU's own prefetch ends at a page. Past
- * the end of a source it asks in vain, which harms nothing. */
 ELEMENT_FN void prefetch_block(const struct reduce_op *op, size_t at, size_t n)
 {
     const size_t width = op->dtype == KERNEL_FP32 ? sizeof(float) : sizeof(uint16_t);

@@ -4,13 +4,14 @@
  * Owns    nothing.
  * Thread  any number at once on disjoint outputs.
  * Fails   never.
- * Uses    convert.h, limits.h.   Used by body.h.
+ * Uses    convert.h, limits.h, stream.h.   Used by body.h.
  */
 #ifndef ZERO_KERNELS_CPU_SGD_H
 #define ZERO_KERNELS_CPU_SGD_H
 
 #include "kernels/cpu/convert.h"
 #include "kernels/cpu/limits.h"
+#include "kernels/cpu/stream.h"
 
 static struct lift_limits sgd_limits(const struct sgd_op *op)
 {
@@ -81,6 +82,10 @@ ELEMENT_FN void sgd_run(const struct sgd_op *op, bool momentum)
         b.p += at;
         b.g += at;
         b.buf = momentum ? op->buf + at : NULL;
+        prefetch_some(b.p, BLOCK * sizeof *b.p);
+        prefetch_some(b.g, BLOCK * sizeof *b.g);
+        if (b.buf)
+            prefetch_some(b.buf, BLOCK * sizeof *b.buf);
         if (b.buf && b.first)
             memset(b.buf, 0, n * sizeof *b.buf);
         if (sgd_wants_lift(&b, &limits, n))

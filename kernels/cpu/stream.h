@@ -6,7 +6,7 @@
  * Thread  any number at once on disjoint outputs.
  * Order   stream_end() before anybody else is told that the bytes are there.
  * Fails   never.
- * Uses    nothing.   Used by body.h.
+ * Uses    nothing.   Used by body.h, adam.h, sgd.h.
  */
 #ifndef ZERO_KERNELS_CPU_STREAM_H
 #define ZERO_KERNELS_CPU_STREAM_H
@@ -20,8 +20,12 @@
 /* A line of every cache there is here; and how far ahead memory is asked for. */
 enum { STREAM_LINE = 64, STREAM_AHEAD = 2048 };
 
-ELEMENT_FN void prefetch_some(const char *at, size_t bytes)
+/* Asks for what comes STREAM_AHEAD bytes after these: the CPU's own prefetch ends at a page. Past
+ * the end of an array it asks in vain, which harms nothing. */
+ELEMENT_FN void prefetch_some(const void *from, size_t bytes)
 {
+    const char *at = from;
+
     for (size_t line = 0; line < bytes; line += STREAM_LINE)
         __builtin_prefetch(at + STREAM_AHEAD + line);
 }
