@@ -71,8 +71,7 @@ static zero_status send_model(zero_client *client, const struct zero_model_spec 
     return zero_failed(s) ? s : client_send(client, ZERO_FRAME_REGISTER_END, &end.base);
 }
 
-/* ---- a model that comes from the daemon
- * ---------------------------------------------------------- */
+/* ---- a model that comes from the daemon ----------------------------------------------------- */
 
 struct received {
     struct zero_layer_spec *layers;
@@ -171,8 +170,7 @@ static void free_received(struct received *received)
     free(received->tensors);
 }
 
-/* ---- registered
- * ---------------------------------------------------------------------------------- */
+/* ---- registered ----------------------------------------------------------------------------- */
 
 static zero_status take_numbers(zero_client *client, const Zero__V1__Registered *message)
 {

@@ -59,8 +59,7 @@ static void relax(void)
 #endif
 }
 
-/* ---- entries
- * ------------------------------------------------------------------------------------- */
+/* ---- entries -------------------------------------------------------------------------------- */
 
 enum claim { CLAIMED, TAKEN, FULL };
 
@@ -130,8 +129,7 @@ zero_status ring_post(zero_client *client, const struct call *call, bool bell)
     return push(client, call, ZERO_RING_NO_SLOT, bell);
 }
 
-/* ---- slots
- * --------------------------------------------------------------------------------------- */
+/* ---- slots ---------------------------------------------------------------------------------- */
 
 static void free_slot(struct zero_ring_slot *slot, uint32_t state)
 {

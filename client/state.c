@@ -59,8 +59,7 @@ zero_status zero_fill_end(zero_client *client)
     return s;
 }
 
-/* ---- reading
- * ------------------------------------------------------------------------------------- */
+/* ---- reading -------------------------------------------------------------------------------- */
 
 /* Begun reads have a place each in the second half of staging; the first half is for whole calls.
  */
@@ -184,8 +183,7 @@ zero_status zero_read(zero_client *client, enum zero_state state, const struct z
     return s;
 }
 
-/* ---- observers
- * ------------------------------------------------------------------------------------ */
+/* ---- observers ------------------------------------------------------------------------------ */
 
 static zero_status observe(zero_client *client, bool begin)
 {

@@ -22,8 +22,7 @@ static const void *layer_params(const zero_client *client, uint32_t layer)
            client->layout->layers[layer].flat_offset * zero_dtype_bytes(client->info.param_dtype);
 }
 
-/* ---- gather
- * -------------------------------------------------------------------------------------- */
+/* ---- gather --------------------------------------------------------------------------------- */
 
 zero_status zero_gather_begin(zero_client *client, uint32_t layer, zero_op *out)
 {
@@ -84,8 +83,7 @@ zero_status zero_release(zero_client *client, uint32_t layer)
     return ring_post(client, &call, /* ring_bell= */ false);
 }
 
-/* ---- gradients
- * ----------------------------------------------------------------------------------- */
+/* ---- gradients ------------------------------------------------------------------------------ */
 
 zero_status zero_window_begin(zero_client *client, uint32_t layer, zero_op *out)
 {
@@ -147,8 +145,7 @@ zero_status zero_submit_wait(zero_client *client, zero_op op)
     return ring_wait(client, op, NULL);
 }
 
-/* ---- step
- * ---------------------------------------------------------------------------------------- */
+/* ---- step ----------------------------------------------------------------------------------- */
 
 static zero_status put_arguments(zero_client *client, const struct zero_step_args *args)
 {

@@ -116,8 +116,7 @@ ZERO_API zero_status zero_tensor_place(const zero_client *client, uint32_t layer
 ZERO_API zero_status zero_blob(const zero_client *client, void *to, size_t capacity,
                                size_t *out_bytes);
 
-/* ---- initial values and state ------------------------------------------------------------------
- */
+/* ---- initial values and state --------------------------------------------------------------- */
 
 enum zero_fill_source {
     ZERO_FILL_EVERY_RANK, /* every rank fills the same values, each daemon keeps its part */
@@ -148,8 +147,7 @@ ZERO_API zero_status zero_read_begin(zero_client *client, enum zero_state state,
                                      const struct zero_span *span, zero_op *out);
 ZERO_API zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t count);
 
-/* ---- a step ------------------------------------------------------------------------------------
- */
+/* ---- a step --------------------------------------------------------------------------------- */
 
 /* *out is the layer's flat vector in the parameter dtype, read-only, stable until the step ends:
  * tensor t stands at zero_tensor_place elements. Writing to it is SIGSEGV. */
@@ -211,8 +209,7 @@ ZERO_API zero_status zero_step_begin(zero_client *client, const struct zero_step
                                      zero_op *out);
 ZERO_API zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_result *out);
 
-/* ---- observers ----------------------------------------------------------------------------------
- */
+/* ---- observers ------------------------------------------------------------------------------ */
 
 /* An observer sees the last committed step between these two calls, through zero_gather and
  * zero_read; meanwhile the next update waits, for at most zerod.observer_hold_ms. zero_observe_end

@@ -44,8 +44,7 @@ struct daemon {
     bool stopping;
 };
 
-/* ---- options
- * --------------------------------------------------------------------------------------- */
+/* ---- options -------------------------------------------------------------------------------- */
 
 enum { OPTION_RANK = 'r', OPTION_WORLD = 'w', OPTION_DIR = 'd', OPTION_VERBOSE = 'v' };
 
@@ -106,8 +105,7 @@ static const struct argp parser = {
            "ZERO_KERNELS=scalar|avx2|avx512 forces the instruction set.",
 };
 
-/* ---- start
- * ----------------------------------------------------------------------------------------- */
+/* ---- start ---------------------------------------------------------------------------------- */
 
 /* One daemon a rank and folder; the lock goes with the process, however it ends. */
 static zero_status take_lock(struct daemon *daemon)
@@ -149,8 +147,7 @@ static void notify(const char *text)
         close(fd);
 }
 
-/* ---- stop
- * ------------------------------------------------------------------------------------------ */
+/* ---- stop ----------------------------------------------------------------------------------- */
 
 static void close_rest(struct daemon *daemon)
 {
@@ -197,8 +194,7 @@ static void on_signal(uv_signal_t *signal, int number)
     stop(signal->data);
 }
 
-/* ---- events
- * ---------------------------------------------------------------------------------------- */
+/* ---- events --------------------------------------------------------------------------------- */
 
 static void on_events(uv_async_t *async)
 {

@@ -14,6 +14,7 @@
 #include "proto/config.h"
 #include "proto/layout.h"
 #include "proto/ring.h"
+#include "proto/text.h"
 #include "proto/zero/v1/session.pb-c.h"
 
 static const struct frame_row {
@@ -44,8 +45,7 @@ refuse(struct zero_detail *detail, zero_code code, const char *format, ...)
     return (zero_status){ code, "read frame" };
 }
 
-/* ---- unpacking with a cap
- * ------------------------------------------------------------------------ */
+/* ---- unpacking with a cap ------------------------------------------------------------------- */
 
 /* Counts what a message allocates; what does not fit is refused, and unpacking fails cleanly. The
  * size of a block stands before it: that of a string shows whether a NUL hides in it. */
@@ -94,27 +94,7 @@ void zero_frame_release(struct zero_frame *frame)
     frame->fd_count = 0;
 }
 
-/* ---- checks
- * -------------------------------------------------------------------------------------- */
-
-/* Bytes of the UTF-8 character at s, 0 if it is not one (or a control character). */
-static size_t character(const unsigned char *s)
-{
-    if (*s < 0x80)
-        return *s >= 0x20 && *s != 0x7f;
-    size_t more = *s >= 0xf0 ? 3 : *s >= 0xe0 ? 2 : 1;
-    uint32_t value = *s & (0x3fu >> more);
-    if (*s < 0xc2 || *s > 0xf4)
-        return 0;
-    for (size_t i = 1; i <= more; i++) {
-        if ((s[i] & 0xc0) != 0x80)
-            return 0;
-        value = value << 6 | (s[i] & 0x3fu);
-    }
-    static const uint32_t least[4] = { 0, 0x80, 0x800, 0x10000 };
-    bool surrogate = value >= 0xd800 && value < 0xe000;
-    return value < least[more] || value > 0x10ffff || surrogate || value < 0xa0 ? 0 : more + 1;
-}
+/* ---- checks --------------------------------------------------------------------------------- */
 
 /* Bytes that a string came with, more than strlen says if it has a NUL inside. A string that did
  * not come is a literal, not a block. */
@@ -130,17 +110,7 @@ static size_t came_with(const char *text)
 
 static bool text_allowed(const char *text, size_t most)
 {
-    const unsigned char *s = (const unsigned char *)text;
-
-    if (strlen(text) > most || strlen(text) != came_with(text))
-        return false;
-    while (*s != '\0') {
-        size_t bytes = character(s);
-        if (bytes == 0)
-            return false;
-        s += bytes;
-    }
-    return true;
+    return strlen(text) == came_with(text) && zero_text_printable(text, most);
 }
 
 static zero_status check_tensors(const Zero__V1__RegisterTensors *message,
@@ -198,8 +168,7 @@ static zero_status check_message(const struct zero_frame *frame, struct zero_det
     }
 }
 
-/* ---- one datagram
- * --------------------------------------------------------------------------------- */
+/* ---- one datagram --------------------------------------------------------------------------- */
 
 static uint32_t little(const unsigned char *bytes, size_t count)
 {
@@ -242,8 +211,7 @@ zero_status zero_frame_decode(const void *bytes, size_t count, struct zero_frame
     return s;
 }
 
-/* ---- sockets
- * ------------------------------------------------------------------------------------- */
+/* ---- sockets -------------------------------------------------------------------------------- */
 
 static int64_t now_ms(void)
 {

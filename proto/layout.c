@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "proto/text.h"
+
 /* Elements of a model: far from overflow when multiplied by any element size and by a world. */
 static const uint64_t most_elements = UINT64_C(1) << 50;
 
@@ -36,12 +38,7 @@ static uint64_t shard_unit(zero_dtype dtype)
 
 static bool name_allowed(const char *name)
 {
-    if (name == NULL || name[0] == '\0' || strlen(name) > ZERO_MAX_NAME)
-        return false;
-    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
-        if (*c < 0x20 || *c == 0x7f)
-            return false;
-    return true;
+    return name != NULL && name[0] != '\0' && zero_text_printable(name, ZERO_MAX_NAME);
 }
 
 static zero_status count_tensor(const struct zero_tensor_spec *spec, struct zero_tensor *tensor,
@@ -84,7 +81,7 @@ static zero_status add_tensor(const struct zero_tensor_spec *spec, uint32_t laye
         return refuse(detail, ZERO_INVALID_ARGUMENT,
                       "a tensor of layer %" PRIu32
                       " has a name that is empty, longer than %d bytes, "
-                      "or has control characters",
+                      "or is not UTF-8 without control characters",
                       layer, ZERO_MAX_NAME);
     zero_status s = count_tensor(spec, tensor, detail);
     if (zero_failed(s))
@@ -107,8 +104,8 @@ static zero_status add_layer(struct zero_layout *layout, const struct zero_layer
 
     if (!name_allowed(spec->name))
         return refuse(detail, ZERO_INVALID_ARGUMENT,
-                      "layer %" PRIu32 " has a name that is empty, longer than %d bytes, or has "
-                      "control characters",
+                      "layer %" PRIu32 " has a name that is empty, longer than %d bytes, or is not "
+                      "UTF-8 without control characters",
                       index, ZERO_MAX_NAME);
     if (spec->tensor_count == 0)
         return refuse(detail, ZERO_INVALID_ARGUMENT, "layer %s has no tensors", spec->name);

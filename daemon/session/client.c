@@ -31,8 +31,7 @@ struct client *client_find(const struct sessions *sessions, uint64_t token)
     return NULL;
 }
 
-/* ---- end
- * ------------------------------------------------------------------------------------------- */
+/* ---- end ------------------------------------------------------------------------------------ */
 
 static bool process_gone(int pidfd)
 {
@@ -102,8 +101,7 @@ void client_close(struct client *client)
     client_next_turn(sessions);
 }
 
-/* ---- talk
- * ------------------------------------------------------------------------------------------ */
+/* ---- talk ----------------------------------------------------------------------------------- */
 
 void client_send(struct client *client, enum zero_frame_type type, const void *message,
                  const struct zero_frame_fds *fds)
@@ -122,9 +120,10 @@ void client_refuse(struct client *client, zero_status s)
     Zero__V1__Error error = ZERO__V1__ERROR__INIT;
 
     memcpy(text, fail_detail(), sizeof text);
-    for (char *c = text; *c; c++) /* a frame's strings have no control characters */
-        if ((unsigned char)*c < 0x20 || *c == 0x7f)
-            *c = ' ';
+    /* a frame's strings are whole UTF-8 without control characters; a cut text may be neither */
+    for (char *c = text; *c; c++)
+        if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7f)
+            *c = '?';
     error.code = (uint32_t)s.code;
     error.text = text;
     client_send(client, ZERO_FRAME_ERROR, &error.base, NULL);
@@ -303,8 +302,7 @@ void client_watch(struct client *client, bool writable)
                   on_readable);
 }
 
-/* ---- beginning
- * ------------------------------------------------------------------------------------- */
+/* ---- beginning ------------------------------------------------------------------------------ */
 
 /* A process that died while it still has children holds the socket open: its pidfd tells. */
 static void on_process_gone(uv_poll_t *poll, int status, int events)

@@ -9,8 +9,7 @@
 
 enum { BLOCK = 8 * ZERO_NORM_CHUNK }; /* elements: sums of a block stay in L1/L2 for its norm */
 
-/* ---- own submissions
- * ----------------------------------------------------------------------------- */
+/* ---- own submissions ------------------------------------------------------------------------ */
 
 /* Is every other rank's k-th submission there, or known never to come? Then the peers can fold. */
 static bool completes(const struct engine *e, uint32_t layer, uint32_t k)
@@ -79,8 +78,7 @@ void fold_submit(struct engine *e, const struct zero_ring_entry *entry)
         engine_wake_peers(e);
 }
 
-/* ---- everybody's submissions
- * --------------------------------------------------------------------- */
+/* ---- everybody's submissions ---------------------------------------------------------------- */
 
 static struct fold *fold_of(struct engine *e, uint32_t layer)
 {

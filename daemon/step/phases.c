@@ -14,8 +14,7 @@
 #include "daemon/step/grant.h"
 #include "daemon/step/update.h"
 
-/* ---- the trainer asks
- * ------------------------------------------------------------------------------ */
+/* ---- the trainer asks ----------------------------------------------------------------------- */
 
 /* Copies the arguments out of the trainer's reach before anything looks at them. */
 static bool take_arguments(struct engine *e, uint32_t slot)
@@ -75,8 +74,7 @@ void phases_ask(struct engine *e, const struct zero_ring_entry *entry)
     calls_defer(e, entry);
 }
 
-/* ---- outcomes
- * -------------------------------------------------------------------------------------- */
+/* ---- outcomes ------------------------------------------------------------------------------- */
 
 void phases_begin(struct engine *e)
 {
@@ -215,8 +213,7 @@ static void commit(struct engine *e)
     calls_answer_attempt(e, ZERO_INVALID_STATE, "another thread ended the step");
 }
 
-/* ---- the way there
- * --------------------------------------------------------------------------------- */
+/* ---- the way there -------------------------------------------------------------------------- */
 
 static bool all_at(const struct engine *e, size_t word_offset)
 {

@@ -28,8 +28,7 @@ enum {
     SPIN_ROUNDS = 200,          /* of a whole pass, while a step is on its way and cores are free */
 };
 
-/* ---- mail
- * ---------------------------------------------------------------------------------------- */
+/* ---- mail ----------------------------------------------------------------------------------- */
 
 void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status)
 {
@@ -119,8 +118,7 @@ void engine_wake_listeners(struct engine *e)
             e->comm->ops->wake(e->comm, r);
 }
 
-/* ---- commands
- * ------------------------------------------------------------------------------------ */
+/* ---- commands ------------------------------------------------------------------------------- */
 
 static void do_attach(struct engine *e, const struct command *command)
 {
@@ -202,8 +200,7 @@ static void do_command(struct engine *e, const struct command *command)
     }
 }
 
-/* ---- the round
- * ------------------------------------------------------------------------------------- */
+/* ---- the round ------------------------------------------------------------------------------ */
 
 static void lose_group(struct engine *e, zero_status s)
 {
@@ -293,8 +290,7 @@ static void *run(void *argument)
     return NULL;
 }
 
-/* ---- life
- * ---------------------------------------------------------------------------------------- */
+/* ---- life ----------------------------------------------------------------------------------- */
 
 static size_t whole_pages(size_t bytes)
 {

@@ -67,8 +67,7 @@ static float unit(uint64_t u)
     return (float)(u >> 40) / 8388608.0f - 1;
 }
 
-/* ---- the model ---------------------------------------------------------------------------------
- */
+/* ---- the model ------------------------------------------------------------------------------ */
 
 /* One tensor of the layer that is being read; "3x5". */
 static void add_tensor(struct zero_layer_spec *layer, const char *shape)
@@ -157,8 +156,7 @@ static void fill(void)
         die("fill_end", s);
 }
 
-/* ---- gradients ---------------------------------------------------------------------------------
- */
+/* ---- gradients ------------------------------------------------------------------------------ */
 
 static uint16_t to_bf16(float x)
 {
@@ -289,8 +287,7 @@ static zero_status one_step(uint64_t step, struct zero_step_result *result)
     return zero_step(client, &args, result);
 }
 
-/* ---- output ------------------------------------------------------------------------------------
- */
+/* ---- output --------------------------------------------------------------------------------- */
 
 /* A tensor's state as raw floats; zeros where there is none. */
 static void dump_tensor(FILE *file, enum zero_state state, uint32_t layer, uint32_t tensor)

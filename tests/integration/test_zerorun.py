@@ -318,7 +318,7 @@ class Zerorun(unittest.TestCase):
     # ---- signals ----------------------------------------------------------------------------
 
     TRAINER = """
-import os, signal, subprocess, sys
+import os, signal, subprocess, sys, time
 def got(number, frame):
     print("got", signal.Signals(number).name, flush=True)
     if number != signal.SIGUSR1 and sys.argv[2] == "obey":
@@ -332,7 +332,7 @@ if len(sys.argv) > 3:  # a child that leaves the session, and one that leaves it
                       % sys.argv[3]])
 open(sys.argv[1] + "." + os.environ["RANK"], "w")
 while True:
-    signal.pause()
+    time.sleep(0.1)  # not pause(): a signal just before it would be noticed with the next one
 """
 
     def start_pair(self, behaviour, *options, **more):

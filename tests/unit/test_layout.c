@@ -103,6 +103,8 @@ static void check_mistakes(void)
     check_refused(&spec, 1, ZERO_INVALID_ARGUMENT, "name");
     spec = tensor("line\nbreak", one, 1);
     check_refused(&spec, 1, ZERO_INVALID_ARGUMENT, "control characters");
+    spec = tensor("caf\xe9", one, 1);
+    check_refused(&spec, 1, ZERO_INVALID_ARGUMENT, "UTF-8");
     spec = tensor("x", one, 9);
     check_refused(&spec, 1, ZERO_TOO_LARGE, "9 dimensions");
     spec = tensor("x", one, 1);
