@@ -28,9 +28,10 @@
  * Order   of layers is free, and may differ between ranks. After zero_step has begun, no gather,
  *         window or submit until it returned.
  * Fails   every call returns a zero_status; zero_error_text has the sentence. STEP_ABORTED means
- *         that the group dropped the step in progress: repeat it, nothing else is lost. The
- *         library never logs, never exits, handles no signals and has no global state.
- * Uses    status, model.
+ *         that the group dropped the step in progress: repeat it, nothing else is lost. It is told
+ *         once: a trainer with several threads stops them all before it repeats the step. The
+ * library never logs, never exits, handles no signals and has no global state. Uses    status,
+ * model.
  */
 #ifndef ZEROCLIENT_H
 #define ZEROCLIENT_H
