@@ -3,6 +3,7 @@
 
 ZERO_BUILD names the build folder. Every wait has a limit; nothing sleeps for a fixed time.
 """
+import atexit
 import json
 import os
 import pathlib
@@ -66,6 +67,7 @@ class Group:
         arguments += [str(o) for o in options] + ["--"] + [str(a) for a in trainer]
         self.out = open(self.folder / "out", "w+")
         self.err = open(self.folder / "err", "w+")
+        atexit.register(self.close)  # a test that fails in the middle leaves nothing running
         self.process = subprocess.Popen(arguments, stdout=self.out, stderr=self.err,
                                         stdin=subprocess.DEVNULL, env={**os.environ, **(env or {})})
 
@@ -93,6 +95,7 @@ class Group:
         return [json.loads(l) for l in self.rank_lines(rank) if l.startswith("{")]
 
     def close(self):
+        atexit.unregister(self.close)
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()

@@ -6,6 +6,7 @@ other trainers go on.
 Frames are put together here by hand, so that nothing of libzeroclient is in the way.
 """
 import array
+import atexit
 import mmap
 import random
 import re
@@ -160,6 +161,7 @@ class Daemons:
         self.process = subprocess.Popen([str(ZERORUN), "-n", str(world), "--daemons-only",
                                          "--runtime-dir", str(self.runtime)],
                                         stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
+        atexit.register(self.close)
         until(lambda: all((self.runtime / f"rank-{r}.sock").exists() for r in range(world)),
               what="daemons listen")
 
@@ -191,6 +193,7 @@ class Daemons:
                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def close(self):
+        atexit.unregister(self.close)
         self.process.terminate()
         try:
             self.process.wait(30)
