@@ -390,7 +390,8 @@ def attach_and_leave(daemons):
         round_trip(0)
         round_trip(1)
     until(lambda: kept()[0] <= before[0], what=f"fds are closed: {before} became {kept()}")
-    check(kept()[1] < before[1] + 4096, f"memory grew: {before} became {kept()} KiB")
+    # 16 KiB a client would be less than a session's own; sanitizers keep freed memory for a while
+    check(kept()[1] < before[1] + 16384, f"memory grew: {before} became {kept()} KiB")
 
 
 def refused_starts():

@@ -158,30 +158,42 @@ static inline bool fake_hear(struct fake *fake, enum zero_frame_type *out)
     return true;
 }
 
+static inline void fake_greet(struct fake *fake)
+{
+    Zero__V1__Error error = ZERO__V1__ERROR__INIT;
+    char text[] = "rank 0 has a trainer already: pid 1";
+
+    if (fake->refuse == ZERO_OK) {
+        fake_say(fake, ZERO_FRAME_WELCOME, &fake->welcome);
+        return;
+    }
+    error.code = (uint32_t)fake->refuse;
+    error.text = text;
+    fake_say(fake, ZERO_FRAME_ERROR, &error);
+}
+
+/* False when it has served: the talk is over. */
+static inline bool fake_answer_register(struct fake *fake)
+{
+    if (fake->model != NULL)
+        fake->model(fake);
+    fake_say(fake, ZERO_FRAME_REGISTERED, &fake->registered);
+    if (fake->serve != NULL)
+        fake->serve(fake);
+    return fake->serve == NULL;
+}
+
 static inline void fake_talk(struct fake *fake)
 {
     enum zero_frame_type type;
-    Zero__V1__Error error = ZERO__V1__ERROR__INIT;
-    char text[] = "rank 0 has a trainer already: pid 1";
 
     while (fake_hear(fake, &type)) {
         if (fake->mute)
             continue;
-        if (type == ZERO_FRAME_HELLO && fake->refuse != ZERO_OK) {
-            error.code = (uint32_t)fake->refuse;
-            error.text = text;
-            fake_say(fake, ZERO_FRAME_ERROR, &error);
-        } else if (type == ZERO_FRAME_HELLO) {
-            fake_say(fake, ZERO_FRAME_WELCOME, &fake->welcome);
-        } else if (type == ZERO_FRAME_REGISTER_END) {
-            if (fake->model != NULL)
-                fake->model(fake);
-            fake_say(fake, ZERO_FRAME_REGISTERED, &fake->registered);
-            if (fake->serve != NULL) {
-                fake->serve(fake);
-                return;
-            }
-        }
+        if (type == ZERO_FRAME_HELLO)
+            fake_greet(fake);
+        else if (type == ZERO_FRAME_REGISTER_END && !fake_answer_register(fake))
+            return;
     }
 }
 
