@@ -1,16 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 /* Initial values in, state out, and observing. */
+#include <inttypes.h>
 #include <string.h>
 
 #include "client/client.h"
 
 enum { PIECE = 1 << 17 }; /* floats: half of the staging arena */
 
-static zero_status check_place(zero_client *client, uint32_t layer, uint32_t tensor)
+/* Where the tensor starts, when the span lies within it. */
+static zero_status check_span(const zero_client *client, const struct zero_span *span,
+                              uint64_t *out_first)
 {
-    uint64_t offset, count;
+    uint64_t elements = 0;
+    zero_status s = zero_tensor_place(client, span->layer, span->tensor, out_first, &elements);
 
-    return zero_tensor_place(client, layer, tensor, &offset, &count);
+    if (zero_failed(s))
+        return s;
+    if (span->count > elements || span->offset > elements - span->count)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "use tensor",
+                           "the tensor has %" PRIu64 " elements, not %" PRIu64 " from %" PRIu64
+                           " on",
+                           elements, span->count, span->offset);
+    return s;
 }
 
 static zero_status ask(zero_client *client, const struct call *call)
@@ -33,7 +44,8 @@ zero_status zero_fill_from(zero_client *client, enum zero_fill_source source)
 
 zero_status zero_fill(zero_client *client, const struct zero_span *span, const float *values)
 {
-    zero_status s = check_place(client, span->layer, span->tensor);
+    uint64_t first = 0;
+    zero_status s = check_span(client, span, &first);
 
     for (uint64_t done = 0; done < span->count && !zero_failed(s);) {
         uint64_t now = span->count - done < PIECE ? span->count - done : PIECE;
@@ -73,7 +85,8 @@ static uint64_t place_offset(uint32_t place)
 zero_status zero_read_begin(zero_client *client, enum zero_state state,
                             const struct zero_span *span, zero_op *out)
 {
-    zero_status s = check_place(client, span->layer, span->tensor);
+    uint64_t first = 0;
+    zero_status s = check_span(client, span, &first);
     uint32_t place = 0;
 
     if (zero_failed(s))
@@ -159,14 +172,11 @@ static zero_status read_observed(zero_client *client, enum zero_state state,
 zero_status zero_read(zero_client *client, enum zero_state state, const struct zero_span *span,
                       float *to)
 {
-    uint64_t first = 0, elements = 0;
-    zero_status s = zero_tensor_place(client, span->layer, span->tensor, &first, &elements);
+    uint64_t first = 0;
+    zero_status s = check_span(client, span, &first);
 
     if (zero_failed(s))
         return s;
-    if (span->count > elements || span->offset > elements - span->count)
-        return client_fail(client, ZERO_INVALID_ARGUMENT, "read state",
-                           "the tensor has %llu elements", (unsigned long long)elements);
     if (client->role == ZERO_OBSERVER)
         return read_observed(client, state, span, first, to);
     for (uint64_t done = 0; done < span->count && !zero_failed(s);) {
