@@ -27,11 +27,13 @@
  *         those.
  * Order   of layers is free, and may differ between ranks. After zero_step has begun, no gather,
  *         window or submit until it returned.
+ * Fork    windows are not there in a forked child: reading one is SIGSEGV. Only the process that
+ *         attached may use a client.
  * Fails   every call returns a zero_status; zero_error_text has the sentence. STEP_ABORTED means
  *         that the group dropped the step in progress: repeat it, nothing else is lost. It is told
- *         once: a trainer with several threads stops them all before it repeats the step. The
- * library never logs, never exits, handles no signals and has no global state. Uses    status,
- * model.
+ *         once: a trainer with several threads stops them all before it repeats the step.
+ *         The library never logs, never exits, handles no signals, has no global state.
+ * Uses    status, model.
  */
 #ifndef ZEROCLIENT_H
 #define ZEROCLIENT_H
@@ -166,7 +168,10 @@ ZERO_API zero_status zero_window(zero_client *client, uint32_t layer, void **out
 ZERO_API zero_status zero_window_begin(zero_client *client, uint32_t layer, zero_op *out);
 ZERO_API zero_status zero_window_wait(zero_client *client, zero_op op, void **out);
 
-/* Hands the window over; do not touch it again. A layer may be submitted once a micro-step; one
+/* Does not wait: what is wrong with it (a layer without its window) is told once, by the next
+ * zero_step, which then has not begun: call it again to go on without that submission.
+ *
+ * Hands the window over; do not touch it again. A layer may be submitted once a micro-step; one
  * that is not counts as zero. The wait of the pair returns when every rank has reduced it. */
 ZERO_API zero_status zero_submit(zero_client *client, uint32_t layer);
 ZERO_API zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero_op *out);

@@ -14,6 +14,8 @@
 #include "daemon/step/grant.h"
 #include "daemon/step/update.h"
 
+#define MOST_LR 1e15 /* the config's bound: more is not finite in fp32 before long */
+
 /* ---- the trainer asks ----------------------------------------------------------------------- */
 
 /* Copies the arguments out of the trainer's reach before anything looks at them. */
@@ -32,7 +34,7 @@ static bool take_arguments(struct engine *e, uint32_t slot)
     }
     if (isnan(vote.lr))
         vote.lr = e->shard->config.lr;
-    if (!isfinite(vote.lr) || vote.lr < 0) {
+    if (!(vote.lr >= 0 && vote.lr <= MOST_LR)) {
         calls_refuse(e, slot, ZERO_INVALID_ARGUMENT,
                      "learning rate %g: must be finite and not "
                      "negative, or NAN for the config's",
