@@ -18,6 +18,7 @@
 #define DAEMON_STEP_ENGINE_H
 
 #include <pthread.h>
+#include <stddef.h>
 
 #include "daemon/step/scaler.h"
 #include "daemon/step/step.h"
@@ -160,6 +161,21 @@ static inline uint64_t board_load_ordered(const _Atomic uint64_t *word)
 {
     return atomic_load((_Atomic uint64_t *)(uintptr_t)word);
 }
+
+/* The first rank whose board has less than `least` in the word at that offset; world if none has.
+ */
+static inline uint32_t engine_behind(const struct engine *e, size_t word_offset, uint64_t least)
+{
+    for (uint32_t r = 0; r < e->options.world; r++) {
+        const char *board = (const char *)engine_board(e, r);
+        if (board_load((const _Atomic uint64_t *)(board + word_offset)) < least)
+            return r;
+    }
+    return e->options.world;
+}
+
+/* The first rank that is not as far as this attempt in a word of board_head. */
+#define ENGINE_BEHIND(e, word) engine_behind((e), offsetof(struct board_head, word), (e)->attempt)
 
 void engine_wake_peers(struct engine *e);
 /* Wakes those that said they are listening. */

@@ -208,20 +208,10 @@ static bool end_own(struct engine *e)
     return true;
 }
 
-static bool all_ranks(const struct engine *e, size_t word_offset)
-{
-    for (uint32_t r = 0; r < e->options.world; r++) {
-        const char *board = (const char *)engine_board(e, r);
-        if (board_load((const _Atomic uint64_t *)(board + word_offset)) == 0)
-            return false;
-    }
-    return true;
-}
-
 static bool copy_replicas(struct engine *e)
 {
     if (atomic_load(&e->board->fill_copied) != 0 ||
-        !all_ranks(e, offsetof(struct board_head, fill_ended)))
+        engine_behind(e, offsetof(struct board_head, fill_ended), 1) < e->options.world)
         return false;
     if (shard_replicated(e->shard, ZERO_ARENA_param))
         update_fetch(e, ZERO_ARENA_param);
@@ -235,7 +225,7 @@ static bool copy_replicas(struct engine *e)
 
 static bool finish(struct engine *e)
 {
-    if (!all_ranks(e, offsetof(struct board_head, fill_copied)))
+    if (engine_behind(e, offsetof(struct board_head, fill_copied), 1) < e->options.world)
         return false;
     e->filled = true;
     LOG_INFO("initial values are in");

@@ -217,18 +217,6 @@ static void commit(struct engine *e)
 
 /* ---- the way there -------------------------------------------------------------------------- */
 
-static bool all_at(const struct engine *e, size_t word_offset)
-{
-    for (uint32_t r = 0; r < e->options.world; r++) {
-        const char *board = (const char *)engine_board(e, r);
-        if (board_load((const _Atomic uint64_t *)(board + word_offset)) < e->attempt)
-            return false;
-    }
-    return true;
-}
-
-#define ALL_AT(e, word) all_at((e), offsetof(struct board_head, word))
-
 static void vote(struct engine *e)
 {
     e->board->vote = e->vote;
@@ -240,7 +228,7 @@ static void vote(struct engine *e)
 
 static bool finish_sums(struct engine *e)
 {
-    if (!ALL_AT(e, asked))
+    if (ENGINE_BEHIND(e, asked) < e->options.world)
         return false;
     fold_finish(e);
     if (e->shard->config.stage != 0) {
@@ -255,7 +243,7 @@ static bool finish_sums(struct engine *e)
 
 static bool share_sums(struct engine *e)
 {
-    if (!ALL_AT(e, summed))
+    if (ENGINE_BEHIND(e, summed) < e->options.world)
         return false;
     e->step_reduced += update_fetch(e, ZERO_ARENA_grad);
     vote(e);
@@ -264,7 +252,7 @@ static bool share_sums(struct engine *e)
 
 static bool finish_update(struct engine *e)
 {
-    if (!ALL_AT(e, applied))
+    if (ENGINE_BEHIND(e, applied) < e->options.world)
         return false;
     if (e->shard->config.stage == 1 || e->shard->config.stage == 2)
         e->step_gathered += update_fetch(e, ZERO_ARENA_param);

@@ -6,19 +6,6 @@
 
 #include "daemon/base/clock.h"
 
-/* The first rank whose word is not at the attempt; world if all are. */
-static uint32_t behind(const struct engine *e, size_t word_offset)
-{
-    for (uint32_t r = 0; r < e->options.world; r++) {
-        const char *board = (const char *)engine_board(e, r);
-        if (board_load((const _Atomic uint64_t *)(board + word_offset)) < e->attempt)
-            return r;
-    }
-    return e->options.world;
-}
-
-#define BEHIND(e, word) behind((e), offsetof(struct board_head, word))
-
 static struct wait_reason about_rank(const struct engine *e, enum wait_for what, uint32_t rank)
 {
     struct wait_reason reason = { .what = what, .rank = rank, .step = e->step };
@@ -32,7 +19,7 @@ static struct wait_reason about_rank(const struct engine *e, enum wait_for what,
 
 static struct wait_reason wait_for_decision(const struct engine *e)
 {
-    uint32_t rank = BEHIND(e, voted);
+    uint32_t rank = ENGINE_BEHIND(e, voted);
 
     if (rank < e->options.world)
         return about_rank(e, WAIT_VOTE, rank);
@@ -52,17 +39,17 @@ struct wait_reason wait_for_step(const struct engine *e)
     case PHASE_COLLECTING:
         break;
     case PHASE_SUMMING:
-        rank = BEHIND(e, asked);
+        rank = ENGINE_BEHIND(e, asked);
         if (rank < e->options.world)
             return about_rank(e, WAIT_TRAINER, rank);
         return about_rank(e, WAIT_SUMS, e->options.rank);
     case PHASE_SHARING:
-        return about_rank(e, WAIT_SUMS, BEHIND(e, summed));
+        return about_rank(e, WAIT_SUMS, ENGINE_BEHIND(e, summed));
     case PHASE_VOTED:
-        rank = BEHIND(e, asked);
+        rank = ENGINE_BEHIND(e, asked);
         return rank < e->options.world ? about_rank(e, WAIT_TRAINER, rank) : wait_for_decision(e);
     case PHASE_APPLIED:
-        return about_rank(e, WAIT_UPDATE, BEHIND(e, applied));
+        return about_rank(e, WAIT_UPDATE, ENGINE_BEHIND(e, applied));
     }
     return (struct wait_reason){ .what = WAIT_NOTHING };
 }
