@@ -176,6 +176,8 @@ zero_status zero_attach(const struct zero_attach_options *options, zero_client *
         limit = CLIENT_MAX_DEADLINE_MS;
     int64_t end = now_ms() + limit;
     zero_status s = find_socket(options->socket, &address);
+    if (!zero_failed(s))
+        s = client_need(NULL, out, "out");
     if (!zero_failed(s) && options->role != ZERO_TRAINER && options->role != ZERO_OBSERVER)
         s = client_fail(NULL, ZERO_INVALID_ARGUMENT, "attach",
                         "role %d is neither ZERO_TRAINER nor ZERO_OBSERVER", (int)options->role);

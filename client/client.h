@@ -40,6 +40,7 @@ struct zero_client {
     atomic_bool lost;         /* the daemon is gone, or what it says makes no sense any more */
     atomic_bool step_asked;   /* a step was asked for and its outcome is not known yet */
     struct waiting {
+        enum zero_ring_call call;
         uint32_t layer, generation;
         uint64_t offset, count; /* of a read */
     } waiting[ZERO_RING_SLOTS]; /* what each begun call was about; the claimer's */
@@ -55,6 +56,9 @@ enum { CLIENT_MAX_DEADLINE_MS = 24 * 3600 * 1000 };
 __attribute__((format(printf, 4, 5))) zero_status
 client_fail(const zero_client *client, zero_code code, const char *doing, const char *format, ...);
 
+/* INVALID_ARGUMENT when a pointer that a call cannot do without is NULL. */
+zero_status client_need(const zero_client *client, const void *pointer, const char *name);
+
 /* ---- ring.c ---- */
 
 /* What goes into an entry. */
@@ -67,9 +71,10 @@ struct call {
 /* A call without an answer; `ring_bell` when the daemon has something to do now. */
 zero_status ring_post(zero_client *client, const struct call *call, bool ring_bell);
 zero_status ring_begin(zero_client *client, const struct call *call, zero_op *out);
-/* Waits for the answer; out_value may be NULL. Frees the slot if one came: without, the daemon may
- * still write to it. */
-zero_status ring_wait(zero_client *client, zero_op op, uint64_t *out_value);
+/* Waits for the answer to an op of this call; out_value may be NULL. Frees the slot if one came:
+ * without, the daemon may still write to it. */
+zero_status ring_wait(zero_client *client, zero_op op, enum zero_ring_call call,
+                      uint64_t *out_value);
 
 /* STEP_PENDING while a step's outcome is not known; STEP_ABORTED, once, when the group has dropped
  * the attempt this trainer computes for. */

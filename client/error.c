@@ -22,6 +22,13 @@ zero_status client_fail(const zero_client *client, zero_code code, const char *d
     return (zero_status){ code, doing };
 }
 
+zero_status client_need(const zero_client *client, const void *pointer, const char *name)
+{
+    if (pointer != NULL)
+        return zero_success();
+    return client_fail(client, ZERO_INVALID_ARGUMENT, "check arguments", "%s is NULL", name);
+}
+
 const char *zero_error_text(const zero_client *client)
 {
     return client == last.client ? last.text : "";

@@ -290,6 +290,11 @@ zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_
     if (tensor >= l->tensor_count)
         return client_fail(client, ZERO_INVALID_ARGUMENT, "find tensor",
                            "tensor %u: layer %s has %u", tensor, l->name, l->tensor_count);
+    s = client_need(client, out_offset, "out_offset");
+    if (!zero_failed(s))
+        s = client_need(client, out_count, "out_count");
+    if (zero_failed(s))
+        return s;
     const struct zero_tensor *t = &client->layout->tensors[l->first_tensor + tensor];
     *out_offset = t->offset;
     *out_count = t->count;
@@ -298,6 +303,12 @@ zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_
 
 zero_status zero_blob(const zero_client *client, void *to, size_t capacity, size_t *out_bytes)
 {
+    zero_status s = client_need(client, out_bytes, "out_bytes");
+
+    if (!zero_failed(s) && capacity > 0)
+        s = client_need(client, to, "to");
+    if (zero_failed(s))
+        return s;
     if (client->info.blob_bytes > capacity)
         return client_fail(client, ZERO_TOO_LARGE, "read blob",
                            "it has %zu bytes, there is room for "

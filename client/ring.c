@@ -146,7 +146,7 @@ zero_status ring_begin(zero_client *client, const struct call *call, zero_op *ou
             !atomic_compare_exchange_strong(&slot->state, &state, claimed))
             continue;
         client->waiting[i] =
-            (struct waiting){ call->layer, claimed >> 2, call->arg[3], call->arg[2] };
+            (struct waiting){ call->call, call->layer, claimed >> 2, call->arg[3], call->arg[2] };
         zero_status s = push(client, call, i, /* bell= */ true);
         if (zero_failed(s)) {
             free_slot(slot, claimed);
@@ -217,11 +217,17 @@ static zero_status read_answer(zero_client *client, const struct zero_ring_slot 
     return client_fail(client, code, "call daemon", "%s", text);
 }
 
-zero_status ring_wait(zero_client *client, zero_op op, uint64_t *out_value)
+zero_status ring_wait(zero_client *client, zero_op op, enum zero_ring_call call,
+                      uint64_t *out_value)
 {
-    if (op.slot >= ZERO_RING_SLOTS)
+    if (op.slot >= ZERO_RING_SLOTS || client->ring == NULL)
         return client_fail(client, ZERO_INVALID_ARGUMENT, "wait",
                            "this is not a call that was begun");
+    if (client->waiting[op.slot].generation == op.generation &&
+        client->waiting[op.slot].call != call)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "wait",
+                           "this op was begun by another kind of call: wait for it with the "
+                           "wait of its own pair");
     struct zero_ring_slot *slot = &client->ring->slots[op.slot];
     zero_status s = wait_done(client, slot, op.generation);
     if (zero_failed(s)) /* the slot stays taken: its answer may still come */

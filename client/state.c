@@ -12,8 +12,10 @@ static zero_status check_span(const zero_client *client, const struct zero_span 
                               uint64_t *out_first)
 {
     uint64_t elements = 0;
-    zero_status s = zero_tensor_place(client, span->layer, span->tensor, out_first, &elements);
+    zero_status s = client_need(client, span, "span");
 
+    if (!zero_failed(s))
+        s = zero_tensor_place(client, span->layer, span->tensor, out_first, &elements);
     if (zero_failed(s))
         return s;
     if (span->count > elements || span->offset > elements - span->count)
@@ -32,7 +34,7 @@ static zero_status ask(zero_client *client, const struct call *call)
         return client_fail(client, ZERO_INVALID_STATE, "ask daemon",
                            "only a trainer that has registered may do this");
     zero_status s = ring_begin(client, call, &op);
-    return zero_failed(s) ? s : ring_wait(client, op, NULL);
+    return zero_failed(s) ? s : ring_wait(client, op, call->call, NULL);
 }
 
 zero_status zero_fill_from(zero_client *client, enum zero_fill_source source)
@@ -47,6 +49,10 @@ zero_status zero_fill(zero_client *client, const struct zero_span *span, const f
     uint64_t first = 0;
     zero_status s = check_span(client, span, &first);
 
+    if (!zero_failed(s) && span->count > 0)
+        s = client_need(client, values, "values");
+    if (zero_failed(s))
+        return s;
     for (uint64_t done = 0; done < span->count && !zero_failed(s);) {
         uint64_t now = span->count - done < PIECE ? span->count - done : PIECE;
         const struct call call = { .call = ZERO_CALL_FILL,
@@ -89,6 +95,8 @@ zero_status zero_read_begin(zero_client *client, enum zero_state state,
     zero_status s = check_span(client, span, &first);
     uint32_t place = 0;
 
+    if (!zero_failed(s))
+        s = client_need(client, out, "out");
     if (zero_failed(s))
         return s;
     if (client->role != ZERO_TRAINER)
@@ -115,11 +123,15 @@ zero_status zero_read_begin(zero_client *client, enum zero_state state,
 zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t count)
 {
     struct waiting about = { 0 };
+    zero_status s = client_need(client, to, "to");
 
+    if (zero_failed(s))
+        return s;
     if (op.slot < ZERO_RING_SLOTS && client->waiting[op.slot].generation == op.generation)
         about = client->waiting[op.slot];
-    zero_status s = ring_wait(client, op, NULL);
-    if (s.code != ZERO_DAEMON_SILENT && about.offset >= place_offset(0))
+    s = ring_wait(client, op, ZERO_CALL_READ, NULL);
+    if (s.code != ZERO_DAEMON_SILENT && about.call == ZERO_CALL_READ &&
+        about.offset >= place_offset(0))
         client->read_places &=
             ~(UINT64_C(1) << (about.offset - place_offset(0)) / (PLACE_FLOATS * sizeof(float)));
     if (zero_failed(s))
@@ -175,6 +187,8 @@ zero_status zero_read(zero_client *client, enum zero_state state, const struct z
     uint64_t first = 0;
     zero_status s = check_span(client, span, &first);
 
+    if (!zero_failed(s) && span->count > 0)
+        s = client_need(client, to, "to");
     if (zero_failed(s))
         return s;
     if (client->role == ZERO_OBSERVER)

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "client/client.h"
+#include "proto/text.h"
 
 static zero_status check_trainer(const zero_client *client, uint32_t layer)
 {
@@ -14,6 +15,13 @@ static zero_status check_trainer(const zero_client *client, uint32_t layer)
         return client_fail(client, ZERO_PERMISSION, "train",
                            "an observer may only gather and read");
     return s;
+}
+
+static zero_status check_begin(const zero_client *client, uint32_t layer, const zero_op *out)
+{
+    zero_status s = check_trainer(client, layer);
+
+    return zero_failed(s) ? s : client_need(client, out, "out");
 }
 
 static const void *layer_params(const zero_client *client, uint32_t layer)
@@ -27,7 +35,7 @@ static const void *layer_params(const zero_client *client, uint32_t layer)
 zero_status zero_gather_begin(zero_client *client, uint32_t layer, zero_op *out)
 {
     const struct call call = { .call = ZERO_CALL_GATHER, .layer = layer };
-    zero_status s = check_trainer(client, layer);
+    zero_status s = check_begin(client, layer, out);
 
     return zero_failed(s) ? s : ring_begin(client, &call, out);
 }
@@ -35,8 +43,10 @@ zero_status zero_gather_begin(zero_client *client, uint32_t layer, zero_op *out)
 zero_status zero_gather_wait(zero_client *client, zero_op op, const void **out)
 {
     uint32_t layer = op.slot < ZERO_RING_SLOTS ? client->waiting[op.slot].layer : 0;
-    zero_status s = ring_wait(client, op, NULL);
+    zero_status s = client_need(client, out, "out");
 
+    if (!zero_failed(s))
+        s = ring_wait(client, op, ZERO_CALL_GATHER, NULL);
     if (!zero_failed(s))
         *out = layer_params(client, layer);
     return s;
@@ -49,6 +59,8 @@ zero_status zero_gather(zero_client *client, uint32_t layer, const void **out)
     zero_status s = model_check_layer(client, layer);
     zero_op op;
 
+    if (!zero_failed(s))
+        s = client_need(client, out, "out");
     if (zero_failed(s))
         return s;
     if (client->role == ZERO_OBSERVER) {
@@ -88,7 +100,7 @@ zero_status zero_release(zero_client *client, uint32_t layer)
 zero_status zero_window_begin(zero_client *client, uint32_t layer, zero_op *out)
 {
     const struct call call = { .call = ZERO_CALL_WINDOW, .layer = layer };
-    zero_status s = check_trainer(client, layer);
+    zero_status s = check_begin(client, layer, out);
 
     if (!zero_failed(s))
         s = ring_check_attempt(client);
@@ -99,8 +111,10 @@ zero_status zero_window_wait(zero_client *client, zero_op op, void **out)
 {
     uint32_t layer = op.slot < ZERO_RING_SLOTS ? client->waiting[op.slot].layer : 0;
     uint64_t offset = 0;
-    zero_status s = ring_wait(client, op, &offset);
+    zero_status s = client_need(client, out, "out");
 
+    if (!zero_failed(s))
+        s = ring_wait(client, op, ZERO_CALL_WINDOW, &offset);
     if (zero_failed(s))
         return s;
     uint64_t each = zero_dtype_bytes(client->info.grad_dtype);
@@ -115,8 +129,10 @@ zero_status zero_window_wait(zero_client *client, zero_op op, void **out)
 zero_status zero_window(zero_client *client, uint32_t layer, void **out)
 {
     zero_op op;
-    zero_status s = zero_window_begin(client, layer, &op);
+    zero_status s = client_need(client, out, "out");
 
+    if (!zero_failed(s))
+        s = zero_window_begin(client, layer, &op);
     return zero_failed(s) ? s : zero_window_wait(client, op, out);
 }
 
@@ -133,7 +149,7 @@ zero_status zero_submit(zero_client *client, uint32_t layer)
 zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero_op *out)
 {
     const struct call call = { .call = ZERO_CALL_SUBMIT, .layer = layer };
-    zero_status s = check_trainer(client, layer);
+    zero_status s = check_begin(client, layer, out);
 
     if (!zero_failed(s))
         s = ring_check_attempt(client);
@@ -142,10 +158,29 @@ zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero_op *out)
 
 zero_status zero_submit_wait(zero_client *client, zero_op op)
 {
-    return ring_wait(client, op, NULL);
+    return ring_wait(client, op, ZERO_CALL_SUBMIT, NULL);
 }
 
 /* ---- step ----------------------------------------------------------------------------------- */
+
+/* Names go by value to every rank and into status: a text each, no two alike. */
+static zero_status check_scalars(const zero_client *client, const struct zero_step_args *args)
+{
+    for (size_t i = 0; i < args->scalar_count; i++) {
+        const char *name = args->scalars[i].name;
+        size_t bytes = strnlen(name, sizeof args->scalars[i].name);
+        if (bytes == 0 || bytes > ZERO_MAX_SCALAR_NAME ||
+            !zero_text_printable(name, ZERO_MAX_SCALAR_NAME))
+            return client_fail(client, ZERO_INVALID_ARGUMENT, "step",
+                               "the name of scalar %zu is not 1 to %d bytes of UTF-8 with a NUL", i,
+                               ZERO_MAX_SCALAR_NAME);
+        for (size_t before = 0; before < i; before++)
+            if (strcmp(args->scalars[before].name, name) == 0)
+                return client_fail(client, ZERO_INVALID_ARGUMENT, "step",
+                                   "scalars %zu and %zu are both named %s", before, i, name);
+    }
+    return zero_success();
+}
 
 static zero_status put_arguments(zero_client *client, const struct zero_step_args *args)
 {
@@ -162,6 +197,12 @@ static zero_status put_arguments(zero_client *client, const struct zero_step_arg
         return client_fail(client, ZERO_TOO_LARGE, "step",
                            "a blob of %zu bytes and %zu scalars: at most %d and %d",
                            args->blob_bytes, args->scalar_count, ZERO_MAX_BLOB, ZERO_MAX_SCALARS);
+    if (args->scalars == NULL && args->scalar_count > 0)
+        return client_fail(client, ZERO_INVALID_ARGUMENT, "step",
+                           "scalar_count is %zu, but scalars is NULL", args->scalar_count);
+    zero_status s = check_scalars(client, args);
+    if (zero_failed(s))
+        return s;
     to->lr = args->lr;
     if (args->blob != NULL) {
         memcpy(to->blob, args->blob, args->blob_bytes);
@@ -169,7 +210,6 @@ static zero_status put_arguments(zero_client *client, const struct zero_step_arg
     }
     for (size_t i = 0; i < args->scalar_count; i++) {
         memcpy(to->scalars[i].name, args->scalars[i].name, sizeof to->scalars[i].name);
-        to->scalars[i].name[sizeof to->scalars[i].name - 1] = '\0';
         to->scalars[i].value = args->scalars[i].value;
     }
     to->scalar_count = (uint32_t)args->scalar_count;
@@ -179,7 +219,7 @@ static zero_status put_arguments(zero_client *client, const struct zero_step_arg
 zero_status zero_step_begin(zero_client *client, const struct zero_step_args *args, zero_op *out)
 {
     const struct call call = { .call = ZERO_CALL_STEP };
-    zero_status s = check_trainer(client, 0);
+    zero_status s = check_begin(client, 0, out);
 
     if (zero_failed(s))
         return s;
@@ -215,7 +255,13 @@ static void take_result(zero_client *client, struct zero_step_result *out)
 
 zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_result *out)
 {
-    zero_status s = ring_wait(client, op, NULL);
+    zero_status s = client_need(client, out, "out");
+
+    if (zero_failed(s))
+        return s;
+    s = ring_wait(client, op, ZERO_CALL_STEP, NULL);
+    if (s.code == ZERO_INVALID_ARGUMENT) /* not a step's op: nothing is known about the step */
+        return s;
     bool asked =
         s.code == ZERO_DEADLINE || s.code == ZERO_STEP_PENDING || s.code == ZERO_DAEMON_SILENT;
     bool asked_before = atomic_exchange(&client->step_asked, asked);
@@ -235,7 +281,9 @@ zero_status zero_step(zero_client *client, const struct zero_step_args *args,
                       struct zero_step_result *out)
 {
     zero_op op;
-    zero_status s = zero_step_begin(client, args, &op);
+    zero_status s = client_need(client, out, "out");
 
+    if (!zero_failed(s))
+        s = zero_step_begin(client, args, &op);
     return zero_failed(s) ? s : zero_step_wait(client, op, out);
 }

@@ -29,7 +29,8 @@
  *         window or submit until it returned.
  * Fork    windows are not there in a forked child: reading one is SIGSEGV. Only the process that
  *         attached may use a client.
- * Fails   every call returns a zero_status; zero_error_text has the sentence. STEP_ABORTED means
+ * Fails   every call returns a zero_status; zero_error_text has the sentence. A pointer that may be
+ *         NULL is said to be; any other that is gets INVALID_ARGUMENT. STEP_ABORTED means
  *         that the group dropped the step in progress: repeat it, nothing else is lost. It is told
  *         once: a trainer with several threads stops them all before it repeats the step.
  *         The library never logs, never exits, handles no signals, has no global state.
@@ -53,7 +54,8 @@ enum {
     ZERO_MAX_SCALAR_NAME = 31 /* bytes, without the NUL */
 };
 
-/* A call that was begun and not yet waited for. At most 48 at once; each must be waited for. */
+/* A call that was begun and not yet waited for. At most 48 at once; each must be waited for, by the
+ * wait of its own pair. */
 typedef struct zero_op {
     uint32_t slot, generation;
 } zero_op;
@@ -178,7 +180,7 @@ ZERO_API zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero
 ZERO_API zero_status zero_submit_wait(zero_client *client, zero_op op);
 
 struct zero_scalar {
-    char name[ZERO_MAX_SCALAR_NAME + 1];
+    char name[ZERO_MAX_SCALAR_NAME + 1]; /* UTF-8, not empty, no two alike */
     double value;
 };
 

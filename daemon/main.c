@@ -40,6 +40,7 @@ struct daemon {
     struct sessions *sessions;
     struct control *control;
     struct report report;
+    char *dir; /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
     int lock;
     bool stopping;
 };
@@ -107,6 +108,19 @@ static const struct argp parser = {
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
+static zero_status make_folder(struct daemon *daemon)
+{
+    const char *dir = daemon->settings.dir;
+
+    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+        return FAIL(SYSTEM, "make runtime folder", "%s: %s", dir, strerror(errno));
+    daemon->dir = realpath(dir, NULL);
+    if (daemon->dir == NULL)
+        return FAIL(SYSTEM, "find runtime folder", "%s: %s", dir, strerror(errno));
+    daemon->settings.dir = daemon->dir;
+    return zero_success();
+}
+
 /* One daemon a rank and folder; the lock goes with the process, however it ends. */
 static zero_status take_lock(struct daemon *daemon)
 {
@@ -116,8 +130,6 @@ static zero_status take_lock(struct daemon *daemon)
 
     if (bytes < 0 || (size_t)bytes >= sizeof path)
         return FAIL(INVALID_ARGUMENT, "take lock", "the runtime folder's name is too long");
-    if (mkdir(s->dir, 0700) != 0 && errno != EEXIST)
-        return FAIL(SYSTEM, "make runtime folder", "%s: %s", s->dir, strerror(errno));
     daemon->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (daemon->lock < 0)
         return FAIL(SYSTEM, "take lock", "%s: %s: is the runtime folder writable?", path,
@@ -242,6 +254,7 @@ static zero_status open_all(struct daemon *daemon)
     char path[4096];
     zero_status s;
 
+    TRY(s, make_folder(daemon));
     TRY(s, take_lock(daemon));
     TRY(s, device_cpu.open(getenv("ZERO_KERNELS"), &daemon->device));
     engine.device = daemon->device;
@@ -292,6 +305,7 @@ static int run(struct daemon *daemon)
     daemon->device->ops->close(daemon->device);
     remove_sockets(&daemon->settings);
     report_deinit(&daemon->report);
+    free(daemon->dir);
     uv_loop_close(&daemon->loop);
     return 0;
 }

@@ -47,6 +47,10 @@ static zero_status count_tensor(const struct zero_tensor_spec *spec, struct zero
     if (spec->dims > ZERO_MAX_DIMS)
         return refuse(detail, ZERO_TOO_LARGE, "tensor %s has %" PRIu32 " dimensions, at most %d",
                       spec->name, spec->dims, ZERO_MAX_DIMS);
+    if (spec->dims > 0 && spec->shape == NULL)
+        return refuse(detail, ZERO_INVALID_ARGUMENT,
+                      "tensor %s has %" PRIu32 " dimensions, but its shape is NULL", spec->name,
+                      spec->dims);
     tensor->dims = spec->dims;
     tensor->count = 1;
     for (uint32_t d = 0; d < spec->dims; d++) {
@@ -107,7 +111,7 @@ static zero_status add_layer(struct zero_layout *layout, const struct zero_layer
                       "layer %" PRIu32 " has a name that is empty, longer than %d bytes, or is not "
                       "UTF-8 without control characters",
                       index, ZERO_MAX_NAME);
-    if (spec->tensor_count == 0)
+    if (spec->tensor_count == 0 || spec->tensors == NULL)
         return refuse(detail, ZERO_INVALID_ARGUMENT, "layer %s has no tensors", spec->name);
     layer->first_tensor = layout->tensor_count;
     layer->name = strdup(spec->name);
@@ -183,7 +187,7 @@ static zero_status check_counts(const struct zero_layout_spec *spec, size_t *out
     if (world == 0 || world > ZERO_MAX_WORLD)
         return refuse(detail, ZERO_INVALID_ARGUMENT, "world size %" PRIu32 " is not 1 to %d", world,
                       ZERO_MAX_WORLD);
-    if (layer_count == 0 || layer_count > ZERO_MAX_LAYERS)
+    if (spec->layers == NULL || layer_count == 0 || layer_count > ZERO_MAX_LAYERS)
         return refuse(detail, ZERO_INVALID_ARGUMENT, "a model has 1 to %d layers, not %zu",
                       ZERO_MAX_LAYERS, layer_count);
     size_t tensors = 0;

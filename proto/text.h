@@ -3,7 +3,7 @@
  *
  * Thread  any.
  * Fails   never.
- * Uses    nothing.   Used by layout, frame.
+ * Uses    nothing.   Used by layout, frame, client.
  */
 #ifndef ZERO_TEXT_H
 #define ZERO_TEXT_H

@@ -3,19 +3,19 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include "client/ctl/commands.h"
 
-enum { MOST_GROUPS = 32 };
+enum {
+    MOST_GROUPS = 32,
+    LISTENS = 1 << 16, /* __SO_ACCEPTCON in the flags of /proc/net/unix */
+};
 
 /* What a search found. */
 struct found {
@@ -36,6 +36,11 @@ static int compare_ranks(const void *a, const void *b)
     uint32_t left = *(const uint32_t *)a, right = *(const uint32_t *)b;
 
     return (left > right) - (left < right);
+}
+
+static int compare_dirs(const void *a, const void *b)
+{
+    return strcmp(a, b);
 }
 
 /* The R of "rank-R.control", or -1. */
@@ -66,72 +71,78 @@ void group_scan(struct group *group)
     qsort(group->ranks, group->count, sizeof *group->ranks, compare_ranks);
 }
 
-static bool listens(const char *path)
+/* A line of /proc/net/unix: "slot: references protocol flags type state inode path". */
+enum { UNIX_WORDS = 7 };
+
+/* Cuts DIR out of a line about a socket that listens at DIR/rank-R.control; NULL: another line. */
+static char *control_dir(char *line)
 {
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    char *flags = NULL, *at = line;
 
-    if (strlen(path) >= sizeof address.sun_path)
-        return false;
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return false;
-    bool alive = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 || errno == EAGAIN;
-    close(fd);
-    return alive;
-}
-
-/* A group runs when one of its daemons listens. */
-static bool runs(struct group *group)
-{
-    group_scan(group);
-    for (uint32_t i = 0; i < group->count; i++)
-        if (listens(group_socket(group, group->ranks[i]).text))
-            return true;
-    return false;
-}
-
-static void search(const char *base, struct found *found)
-{
-    DIR *dir = opendir(base);
-    const struct dirent *entry;
-    struct group group;
-    struct stat stat;
-
-    if (dir == NULL)
-        return;
-    while ((entry = readdir(dir)) != NULL && found->count < MOST_GROUPS) {
-        int bytes = snprintf(group.dir, sizeof group.dir, "%s/%s", base, entry->d_name);
-        if (strncmp(entry->d_name, "zero-", 5) != 0 || bytes < 0 ||
-            (size_t)bytes >= sizeof group.dir)
-            continue;
-        if (lstat(group.dir, &stat) != 0 || !S_ISDIR(stat.st_mode) || stat.st_uid != geteuid() ||
-            !runs(&group))
-            continue;
-        memcpy(found->dirs[found->count++], group.dir, sizeof group.dir);
+    for (int word = 0; word < UNIX_WORDS; word++) {
+        at += strspn(at, " ");
+        if (word == 3)
+            flags = at;
+        at += strcspn(at, " \n");
     }
-    closedir(dir);
+    at += strspn(at, " ");
+    at[strcspn(at, "\n")] = '\0';
+    char *slash = strrchr(at, '/');
+    if (*at != '/' || slash == NULL || rank_of(slash + 1) < 0 ||
+        (strtoul(flags, NULL, 16) & LISTENS) == 0)
+        return NULL;
+    struct stat stat;
+    if (lstat(at, &stat) != 0 || !S_ISSOCK(stat.st_mode) || stat.st_uid != geteuid())
+        return NULL;
+    *slash = '\0';
+    return at;
+}
+
+static void add_dir(struct found *found, const char *dir)
+{
+    for (int i = 0; i < found->count; i++)
+        if (strcmp(found->dirs[i], dir) == 0)
+            return;
+    if (found->count < MOST_GROUPS && strlen(dir) < sizeof *found->dirs)
+        strcpy(found->dirs[found->count++], dir);
+}
+
+/* Every group of this user whose daemons listen, wherever its folder is: the kernel knows. */
+static int search(struct found *found)
+{
+    FILE *sockets = fopen("/proc/net/unix", "re");
+    char *line = NULL;
+    size_t room = 0;
+
+    if (sockets == NULL)
+        return complain(EXIT_IO, "/proc/net/unix: %s: name the folder with --runtime-dir",
+                        strerror(errno));
+    while (getline(&line, &room, sockets) > 0) {
+        const char *dir = control_dir(line);
+        if (dir != NULL)
+            add_dir(found, dir);
+    }
+    free(line);
+    fclose(sockets);
+    qsort(found->dirs, (size_t)found->count, sizeof *found->dirs, compare_dirs);
+    return EXIT_GOOD;
 }
 
 static int find_only(struct group *out)
 {
-    const char *runtime = getenv("XDG_RUNTIME_DIR");
     struct found *found = calloc(1, sizeof *found);
-    int code = EXIT_GOOD;
 
     if (found == NULL)
         return complain(EXIT_IO, "no memory");
-    if (runtime != NULL && *runtime != '\0' && strcmp(runtime, "/tmp") != 0)
-        search(runtime, found);
-    search("/tmp", found);
-    if (found->count == 0) {
+    int code = search(found);
+    if (code == EXIT_GOOD && found->count == 0) {
         code = complain(EXIT_GROUP,
                         "no group of yours is running: name its folder with --runtime-dir");
-    } else if (found->count > 1) {
+    } else if (code == EXIT_GOOD && found->count > 1) {
         code = complain(EXIT_GROUP, "several groups are running; name one with --runtime-dir:");
         for (int i = 0; i < found->count; i++)
             fprintf(stderr, "  %s\n", found->dirs[i]);
-    } else {
+    } else if (code == EXIT_GOOD) {
         memcpy(out->dir, found->dirs[0], sizeof out->dir);
         group_scan(out);
     }

@@ -72,6 +72,9 @@ struct board_head {
     _Atomic uint64_t listening;    /* wants to be woken when a peer finishes a layer */
     _Atomic uint64_t hold_until;   /* CLOCK_MONOTONIC ns: observers hold the next decision off */
     _Atomic uint64_t trainer_pid;  /* 0: none; for messages only */
+    _Atomic uint64_t daemon_pid;   /* for messages only */
+    _Atomic uint64_t leaving;      /* the daemon was told to end */
+    _Atomic uint64_t beat;         /* CLOCK_MONOTONIC ns of the owner's last tick */
     _Atomic uint64_t fill_source;  /* 1 + enum zero_fill_source, once known */
     _Atomic uint64_t fill_sent;    /* rank 0: pieces published */
     _Atomic uint64_t fill_taken;   /* pieces of rank 0 copied */

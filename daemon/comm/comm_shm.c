@@ -132,9 +132,13 @@ static zero_status shm_check(struct comm *comm)
         if (r == comm->rank)
             continue;
         struct pollfd poll_fd = { .fd = shm->links[r].socket, .events = 0 };
-        if (poll(&poll_fd, 1, 0) > 0)
-            return FAIL(PEER_LOST, "watch peers",
-                        "the daemon of rank %u is gone: restart the group", r);
+        if (poll(&poll_fd, 1, 0) <= 0)
+            continue;
+        if (atomic_load((_Atomic uint64_t *)&comm->peers[r].board->leaving) != 0)
+            return REFUSE(PEER_LOST, "watch peers",
+                          "the daemon of rank %u was told to end: restart the group", r);
+        return FAIL(PEER_LOST, "watch peers", "the daemon of rank %u is gone: restart the group",
+                    r);
     }
     return zero_success();
 }

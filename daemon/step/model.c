@@ -3,7 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/step/phases.h"
@@ -32,6 +34,8 @@ static void start_board(struct engine *e)
     e->board->version = BOARD_VERSION;
     e->board->magic = BOARD_MAGIC;
     atomic_store(&e->board->trainer_pid, e->trainer_pid);
+    atomic_store(&e->board->daemon_pid, (uint64_t)getpid());
+    atomic_store(&e->board->beat, clock_ns());
 }
 
 static void start_state(struct engine *e)

@@ -4,11 +4,11 @@
  * One thread does everything that touches state: it reads the trainer's ring, sums gradients,
  * votes, updates. The loop's thread sends it commands and takes events back.
  *
- * Owns    the worker thread, the bell and ring memory, the shard and the comm once a model is
- * there. Thread  all functions: the loop's thread. `notify` is called on the worker's. Order   a
- * command's event carries its token; commands of one token are answered in order. Fails   by
- * events; see the kinds below. Uses    base, device, comm, shard, kernels.   Used by session,
- * control, main.
+ * Owns    the worker thread, the bell and ring memory; with a model, the shard and the comm.
+ * Thread  all functions: the loop's thread. `notify` is called on the worker's.
+ * Order   a command's event carries its token; commands of one token are answered in order.
+ * Fails   by events; see the kinds below.
+ * Uses    base, device, comm, shard, kernels.   Used by session, control, main.
  */
 #ifndef DAEMON_STEP_STEP_H
 #define DAEMON_STEP_STEP_H

@@ -6,14 +6,23 @@
 
 #include "daemon/base/clock.h"
 
+/* A worker beats every 50 ms; a long update or a machine short of memory takes a few beats away. */
+static const uint64_t SILENT_NS = UINT64_C(2) * 1000 * 1000 * 1000;
+
 static struct wait_reason about_rank(const struct engine *e, enum wait_for what, uint32_t rank)
 {
     struct wait_reason reason = { .what = what, .rank = rank, .step = e->step };
 
-    if (rank < e->options.world)
-        reason.pid = (uint32_t)board_load(&engine_board(e, rank)->trainer_pid);
-    if (what == WAIT_TRAINER && reason.pid == 0)
+    if (rank >= e->options.world)
+        return reason;
+    const struct board_head *board = engine_board(e, rank);
+    reason.pid = (uint32_t)board_load(&board->trainer_pid);
+    if (rank != e->options.rank && board_load(&board->beat) + SILENT_NS < clock_ns()) {
+        reason.what = WAIT_SILENT;
+        reason.pid = (uint32_t)board_load(&board->daemon_pid);
+    } else if (what == WAIT_TRAINER && reason.pid == 0) {
         reason.what = WAIT_NO_TRAINER;
+    }
     return reason;
 }
 
@@ -145,6 +154,12 @@ void wait_text(const struct wait_reason *reason, const struct zero_layout *layou
     case WAIT_UPDATE:
         snprintf(to, bytes, "step %" PRIu64 ": rank %u has not finished its update", reason->step,
                  rank);
+        break;
+    case WAIT_SILENT:
+        snprintf(to, bytes,
+                 "step %" PRIu64 ": the daemon of rank %u (pid %u) shows no sign of life: it is "
+                 "stopped, or its machine is overloaded",
+                 reason->step, rank, pid);
         break;
     case WAIT_FILL:
         snprintf(to, bytes,

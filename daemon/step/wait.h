@@ -19,13 +19,14 @@ enum wait_for {
     WAIT_DECISION,
     WAIT_OBSERVER, /* of rank */
     WAIT_UPDATE,
-    WAIT_FILL, /* rank has not ended its initial values */
+    WAIT_FILL,   /* rank has not ended its initial values */
+    WAIT_SILENT, /* rank's daemon shows no sign of life */
 };
 
 struct wait_reason {
     enum wait_for what;
     uint32_t rank, layer;
-    uint32_t pid;  /* of rank's trainer */
+    uint32_t pid;  /* of rank's trainer; SILENT: of its daemon */
     uint64_t step; /* being made */
 };
 

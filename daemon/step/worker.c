@@ -195,6 +195,8 @@ static void do_command(struct engine *e, const struct command *command)
             observe_end(e, command->token);
         break;
     case COMMAND_STOP:
+        if (e->board != NULL)
+            atomic_store(&e->board->leaving, 1);
         e->stopping = true;
         break;
     }
@@ -222,6 +224,7 @@ static void tick(struct engine *e, uint64_t now)
     e->next_tick_ns = now + TICK_NS;
     if (e->comm == NULL || e->lost)
         return;
+    atomic_store_explicit(&e->board->beat, now, memory_order_relaxed);
     zero_status s = e->comm->ops->check(e->comm);
     if (zero_failed(s)) {
         lose_group(e, s);

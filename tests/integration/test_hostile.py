@@ -491,6 +491,25 @@ def stopped_trainer():
     daemons.close()
 
 
+def stopped_daemon():
+    """SIGSTOP of one daemon: the other's deadline names the daemon, not its trainer."""
+    daemons = Daemons(2)
+    settings = config(2, zerod={"wait_timeout_seconds": 4})
+    trainers = [daemons.trainer(r, 2, settings, arguments=["--steps", "1000000", "--quiet"])
+                for r in range(2)]
+    until(lambda: stepping(daemons), what="training runs")
+    stopped = daemons.pid(1)
+    os.kill(stopped, signal.SIGSTOP)
+    out = trainers[0].communicate(timeout=60)[0]
+    os.kill(stopped, signal.SIGCONT)
+    check("DEADLINE" in out and f"daemon of rank 1 (pid {stopped}) shows no sign of life" in out,
+          f"deadline: {out}")
+    trainers[1].kill()
+    trainers[1].communicate()
+    daemons.alive("stopped daemon")
+    daemons.close()
+
+
 def stepping(daemons):
     answer = status(daemons.runtime)
     return answer["ranks"][0].get("step", 0) if answer and answer.get("ranks") else 0
@@ -504,7 +523,7 @@ def main():
         part(daemons)
         print(f"{part.__name__}: done", flush=True)
     daemons.close()
-    for part in (refused_starts, disagreement, stopped_trainer):
+    for part in (refused_starts, disagreement, stopped_trainer, stopped_daemon):
         part()
         print(f"{part.__name__}: done", flush=True)
     done()

@@ -96,20 +96,23 @@ def test_silent_and_gone():
 
 def test_search():
     env = {k: v for k, v in os.environ.items() if k != "ZERO_RUNTIME_DIR"}
-    env["XDG_RUNTIME_DIR"] = str(home)
-    serve("zero-one", 0, 1)
-    (home / "zero-dead").mkdir()
-    one = str(home / "zero-one")
+    serve("one", 0, 1)
+    (home / "dead").mkdir()
+    stale = socket.socket(socket.AF_UNIX)
+    stale.bind(str(home / "dead" / "rank-0.control"))  # never listens
+    one, two = str(home / "one"), str(home / "two")
     code, out, err = zeroctl("status", env=env)  # other groups may run on this host
-    check((code == 0 and one in out) or (code == 3 and one in err and "zero-dead" not in err),
+    check((code == 0 and one in out) or (code == 3 and one in err.split()),
           f"the only group: {code} {err}")
-    serve("zero-two", 0, 1)
+    check(str(home / "dead") not in err, f"a socket that does not listen: {err}")
+    serve("two", 0, 1)
     code, _, err = zeroctl("status", env=env)
-    check(code == 3 and one in err and str(home / "zero-two") in err, f"several: {code} {err}")
+    check(code == 3 and one in err.split() and two in err.split(), f"several: {code} {err}")
     code, out, _ = zeroctl("status", env={**env, "ZERO_RUNTIME_DIR": one})
     check(code == 0 and one in out, "ZERO_RUNTIME_DIR")
-    check(zeroctl("status", "-d", home / "zero-dead")[0] == 3, "a folder without sockets")
-    check(zeroctl("status", "-d", home / "nowhere")[0] == 3, "no folder")
+    check(zeroctl("status", "-d", home / "nothing")[0] == 3, "no folder")
+    (home / "empty").mkdir()
+    check(zeroctl("status", "-d", home / "empty")[0] == 3, "a folder without sockets")
 
 
 def on_terminal(env, *arguments):

@@ -302,6 +302,100 @@ static void bad_answers_are_refused(void)
     finish(&fake, client);
 }
 
+static void an_op_is_waited_for_by_its_own_pair(void)
+{
+    struct fake fake;
+    struct zero_step_result result;
+    const void *weights = NULL;
+    void *window = NULL;
+    float value;
+    zero_op op;
+
+    fake_init(&fake);
+    fake.serve = answer_windows;
+    zero_client *client = start(&fake);
+    CHECK(!zero_failed(zero_submit_begin(client, 1, &op)));
+    CHECK(zero_window_wait(client, op, &window).code == ZERO_INVALID_ARGUMENT);
+    CHECK(zero_gather_wait(client, op, &weights).code == ZERO_INVALID_ARGUMENT);
+    CHECK(zero_step_wait(client, op, &result).code == ZERO_INVALID_ARGUMENT);
+    CHECK(zero_read_wait(client, op, &value, 1).code == ZERO_INVALID_ARGUMENT);
+    CHECK_CONTAINS(zero_error_text(client), "its own pair");
+    CHECK(!zero_failed(zero_submit_wait(client, op)));
+    CHECK(window == NULL && weights == NULL);
+    finish(&fake, client);
+}
+
+static void nothing_is_written_through_null(void)
+{
+    const struct zero_span span = { 1, 0, 0, 1 };
+    struct fake fake;
+    uint64_t number = 0;
+    float value = 0;
+    zero_op op = { 0, 0 };
+
+    fake_init(&fake);
+    fake.serve = answer_windows;
+    CHECK(zero_attach(NULL, NULL, NULL).code == ZERO_INVALID_ARGUMENT);
+    zero_client *client = start(&fake);
+    const zero_status all[] = {
+        zero_gather(client, 1, NULL),
+        zero_gather_begin(client, 1, NULL),
+        zero_gather_wait(client, op, NULL),
+        zero_window(client, 1, NULL),
+        zero_window_begin(client, 1, NULL),
+        zero_window_wait(client, op, NULL),
+        zero_submit_begin(client, 1, NULL),
+        zero_step(client, NULL, NULL),
+        zero_step_begin(client, NULL, NULL),
+        zero_step_wait(client, op, NULL),
+        zero_fill(client, NULL, &value),
+        zero_fill(client, &span, NULL),
+        zero_read(client, ZERO_MASTER, NULL, &value),
+        zero_read(client, ZERO_MASTER, &span, NULL),
+        zero_read_begin(client, ZERO_MASTER, &span, NULL),
+        zero_read_wait(client, op, NULL, 1),
+        zero_tensor_place(client, 1, 0, NULL, &number),
+        zero_tensor_place(client, 1, 0, &number, NULL),
+        zero_blob(client, &value, sizeof value, NULL),
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        CHECK(all[i].code == ZERO_INVALID_ARGUMENT);
+    CHECK_CONTAINS(zero_error_text(client), "NULL");
+    finish(&fake, client);
+}
+
+static void scalars_have_names(void)
+{
+    static const struct zero_scalar none[] = { { "", 1 } },
+                                    twice[] = { { "loss", 1 }, { "loss", 2 } },
+                                    bytes[] = { { "caf\xe9", 1 } };
+    struct zero_scalar endless[1] = { { "", 1 } };
+    struct zero_step_result result;
+    struct fake fake;
+
+    memset(endless[0].name, 'x', sizeof endless[0].name);
+    fake_init(&fake);
+    fake.serve = answer_windows;
+    zero_client *client = start(&fake);
+    const struct {
+        const struct zero_scalar *scalars;
+        size_t count;
+        const char *text;
+    } cases[] = { { none, 1, "name of scalar 0" },
+                  { twice, 2, "both named loss" },
+                  { bytes, 1, "UTF-8" },
+                  { endless, 1, "NUL" },
+                  { NULL, 1, "scalars is NULL" } };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct zero_step_args args = { .lr = NAN,
+                                             .scalars = cases[i].scalars,
+                                             .scalar_count = cases[i].count };
+        CHECK(zero_step(client, &args, &result).code == ZERO_INVALID_ARGUMENT);
+        CHECK_CONTAINS(zero_error_text(client), cases[i].text);
+    }
+    finish(&fake, client);
+}
+
 /* ---- the end of a session ---- */
 
 static void leave_a_sleeper(struct fake *fake)
@@ -566,6 +660,9 @@ int main(void)
     answers_reach_who_asked();
     begun_calls_are_limited_and_waited_for_once();
     bad_answers_are_refused();
+    an_op_is_waited_for_by_its_own_pair();
+    nothing_is_written_through_null();
+    scalars_have_names();
     a_sleeper_hears_of_the_end();
     a_closed_session_takes_no_calls();
     a_stopped_daemon_is_named();

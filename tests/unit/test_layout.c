@@ -107,6 +107,8 @@ static void check_mistakes(void)
     check_refused(&spec, 1, ZERO_INVALID_ARGUMENT, "UTF-8");
     spec = tensor("x", one, 9);
     check_refused(&spec, 1, ZERO_TOO_LARGE, "9 dimensions");
+    spec = tensor("x", NULL, 1);
+    check_refused(&spec, 1, ZERO_INVALID_ARGUMENT, "its shape is NULL");
     spec = tensor("x", one, 1);
     spec.lr_scale = NAN;
     check_refused(&spec, 1, ZERO_INVALID_ARGUMENT, "lr_scale of tensor x");
@@ -116,6 +118,7 @@ static void check_mistakes(void)
     check_refused(twice, 2, ZERO_INVALID_ARGUMENT, "two tensors are named a");
     check_refused(sum, 2, ZERO_TOO_LARGE, "layer layer");
     check_refused(NULL, 0, ZERO_INVALID_ARGUMENT, "no tensors");
+    check_refused(NULL, 1, ZERO_INVALID_ARGUMENT, "no tensors");
 }
 
 static void check_text(void)
