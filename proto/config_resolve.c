@@ -211,6 +211,12 @@ static zero_status resolve_optimizer(const struct config_values *values, struct 
         out->beta1 = VALUE(betas)->number;
         out->beta2 = VALUE(betas)->second;
         out->eps = VALUE(eps)->number;
+        if (out->eps > 0 && (float)out->eps == 0)
+            return config_refuse(
+                detail, ZERO_CONFIG,
+                "line %u: optimizer.params.eps %g is 0 in fp32, in which the update "
+                "adds it: write 0, or at least 1e-45",
+                VALUE(eps)->line, out->eps);
         out->amsgrad = VALUE(amsgrad)->flag;
     }
     return check_family(values, out, detail);

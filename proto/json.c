@@ -247,6 +247,10 @@ static const char *sentence(const char *yajls, const char *text, size_t at, size
         { "must be a string", "a key in double quotes is missing" },
     };
 
+    if (bytes >= 3 && memcmp(text, "\xef\xbb\xbf", 3) == 0)
+        return "a byte order mark: save the file as UTF-8 without one";
+    if (at < bytes && (text[at] == 'N' || text[at] == 'I'))
+        return "not a value of JSON, which has no NaN and no Infinity";
     if (at < bytes && strchr("}]", text[at]) != NULL && after_comma(text, at))
         return "a comma before } or ]: remove it";
     for (size_t i = 0; i < sizeof better / sizeof *better; i++)

@@ -27,6 +27,9 @@ static const struct mistake texts[] = {
     { "{\n\"train_batch_size\": 8,\n}", ZERO_CONFIG, { "line 3, column 1: a comma before }" } },
     { "{\"train_batch_size\": 8 // a comment\n}", ZERO_CONFIG, { "line 1", "comment" } },
     { "{\"train_batch_size\": 8} {}", ZERO_CONFIG, { "line 1, column 25: trailing" } },
+    { "\xef\xbb\xbf{\"train_batch_size\": 8}", ZERO_CONFIG, { "byte order mark" } },
+    { "{\"train_batch_size\": NaN}", ZERO_CONFIG, { "line 1, column 22", "no NaN" } },
+    { "{\"train_batch_size\": -Infinity}", ZERO_CONFIG, { "line 1, column 2" } },
     { "[1, 2]", ZERO_CONFIG, { "line 1: a config is an object, not a list" } },
     { "3", ZERO_CONFIG, { "line 1: a config is an object, not a number" } },
     { "{\"train_batch_size\": 8,\n\"train_batch_size\": 8}",
@@ -77,6 +80,7 @@ static const struct mistake keys[] = {
 /* ---- types and ranges ---- */
 
 static const struct mistake values[] = {
+    { OPTIMIZER("Adam", "\"eps\":1e-50"), ZERO_CONFIG, { "line 3", "eps 1e-50 is 0 in fp32" } },
     { "{\"train_batch_size\": \"8\"}",
       ZERO_CONFIG,
       { "line 1: train_batch_size must be a whole number, not a text: write it without quotes" } },
