@@ -4,7 +4,7 @@
  * Owns    each peer's socket and mappings.
  * Thread  the step worker.
  * Fails   as comm.h.
- * Uses    comm.   Used by comm_shm, shm_join.
+ * Uses    comm.   Used by comm_shm, shm_join, shm_greet.
  */
 #ifndef DAEMON_COMM_COMM_SHM_H
 #define DAEMON_COMM_COMM_SHM_H

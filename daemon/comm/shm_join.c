@@ -7,8 +7,6 @@
  * is noticed by its closed connection, and met again when it comes back.
  */
 #include <errno.h>
-#include <fcntl.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -24,23 +22,9 @@
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/comm/comm_shm.h"
+#include "daemon/comm/shm_greet.h"
 
-enum {
-    PEER_PROTOCOL = 1,
-    TICK_MS = 20,                     /* between tries to connect, and looks at cancel */
-    HELLO_FDS = 2 + ZERO_ARENA_COUNT, /* text, bell, then the arenas that exist */
-    MAX_TEXT = 64 << 20,
-};
-
-enum message_kind { HELLO = 1, READY = 2 };
-
-struct message {
-    char magic[4]; /* "ZRPM" */
-    uint32_t protocol, kind, rank, world;
-    uint32_t arenas; /* bit a: arena a exists and its fd is here */
-    uint64_t text_bytes;
-    uint64_t arena_bytes[ZERO_ARENA_COUNT];
-};
+enum { TICK_MS = 20 }; /* between tries to connect, and looks at cancel */
 
 struct meeting {
     const struct comm_group *group;
@@ -94,205 +78,6 @@ zero_status shm_listen(const char *dir, uint32_t rank, int *out_listener)
     return zero_success();
 }
 
-/* The model's and config's text, where peers can read it. */
-static zero_status put_text(const char *text, int *out_fd)
-{
-    size_t bytes = strlen(text), done = 0;
-    int fd = memfd_create("zero-text", MFD_CLOEXEC);
-
-    if (fd < 0)
-        return FAIL(SYSTEM, "share model text", "memfd_create: %s", strerror(errno));
-    while (done < bytes) {
-        ssize_t n = write(fd, text + done, bytes - done);
-        if (n < 0) {
-            zero_status s = FAIL(NO_MEMORY, "share model text", "write: %s", strerror(errno));
-            close(fd);
-            return s;
-        }
-        done += (size_t)n;
-    }
-    *out_fd = fd;
-    return zero_success();
-}
-
-static zero_status say(const struct meeting *meeting, int socket, enum message_kind kind)
-{
-    const struct comm_group *group = meeting->group;
-    struct message message = { .magic = "ZRPM",
-                               .protocol = PEER_PROTOCOL,
-                               .kind = kind,
-                               .rank = group->rank,
-                               .world = group->world,
-                               .text_bytes = strlen(group->text) };
-    int fds[HELLO_FDS] = { meeting->text_fd, group->bell->fd };
-    int count = 2;
-    char control[CMSG_SPACE(sizeof fds)] = { 0 };
-    struct iovec part = { &message, sizeof message };
-    struct msghdr header = { .msg_iov = &part, .msg_iovlen = 1 };
-
-    for (int a = 0; a < ZERO_ARENA_COUNT; a++) {
-        message.arena_bytes[a] = group->arenas[a].bytes;
-        if (group->arenas[a].bytes == 0)
-            continue;
-        message.arenas |= 1u << a;
-        fds[count++] = group->arenas[a].read_fd;
-    }
-    if (kind == HELLO) {
-        size_t fd_bytes = (size_t)count * sizeof(int);
-        header.msg_control = control;
-        header.msg_controllen = CMSG_SPACE(fd_bytes);
-        struct cmsghdr *cmsg = CMSG_FIRSTHDR(&header);
-        cmsg->cmsg_level = SOL_SOCKET;
-        cmsg->cmsg_type = SCM_RIGHTS;
-        cmsg->cmsg_len = CMSG_LEN(fd_bytes);
-        memcpy(CMSG_DATA(cmsg), fds, fd_bytes);
-    }
-    if (sendmsg(socket, &header, MSG_NOSIGNAL) != (ssize_t)sizeof message)
-        return REFUSE(PEER_LOST, "greet peer", "%s", strerror(errno));
-    return zero_success();
-}
-
-/* Takes the fds out of a received header, at most `room`; what does not fit is closed. */
-static int take_fds(struct msghdr *header, int *fds, int room)
-{
-    int count = 0;
-
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c != NULL; c = CMSG_NXTHDR(header, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        int here = (int)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        for (int i = 0; i < here; i++) {
-            int fd;
-            memcpy(&fd, CMSG_DATA(c) + (size_t)i * sizeof fd, sizeof fd);
-            if (count < room)
-                fds[count++] = fd;
-            else
-                close(fd);
-        }
-    }
-    return count;
-}
-
-/* Reads one message. PEER_LOST when the other side is gone or does not speak our protocol. */
-static zero_status hear(int socket, struct message *out, int *fds, int *out_count)
-{
-    char control[CMSG_SPACE(sizeof(int) * HELLO_FDS)];
-    struct iovec part = { out, sizeof *out };
-    struct msghdr header = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control
-    };
-    ssize_t bytes = recvmsg(socket, &header, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-
-    *out_count = bytes < 0 ? 0 : take_fds(&header, fds, HELLO_FDS);
-    if (bytes <= 0)
-        return REFUSE(PEER_LOST, "hear peer", "%s", bytes == 0 ? "closed" : strerror(errno));
-    if (bytes != (ssize_t)sizeof *out || memcmp(out->magic, "ZRPM", 4) != 0 ||
-        out->protocol != PEER_PROTOCOL)
-        return FAIL(
-            VERSION, "hear peer",
-            "another daemon does not speak peer protocol %d: start the same version of zerod "
-            "on every rank",
-            PEER_PROTOCOL);
-    return zero_success();
-}
-
-static zero_status map_one(int fd, size_t bytes, int protection, void **out)
-{
-    struct stat stat;
-
-    if (fstat(fd, &stat) != 0 || stat.st_size != (off_t)bytes)
-        return FAIL(PROTOCOL, "map peer", "an arena of a peer does not have the size it said");
-    void *base = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
-    if (base == MAP_FAILED)
-        return FAIL(NO_MEMORY, "map peer", "%zu bytes: %s", bytes, strerror(errno));
-    *out = base;
-    return zero_success();
-}
-
-/* The first line in which two texts differ, for people. */
-static zero_status report_difference(const char *mine, const char *theirs, uint32_t rank,
-                                     uint32_t peer)
-{
-    while (*mine != '\0' && *theirs != '\0') {
-        size_t a = strcspn(mine, "\n"), b = strcspn(theirs, "\n");
-        if (a != b || memcmp(mine, theirs, a) != 0)
-            break;
-        mine += a + (mine[a] == '\n');
-        theirs += b + (theirs[b] == '\n');
-    }
-    int a = (int)strcspn(mine, "\n"), b = (int)strcspn(theirs, "\n");
-    while (a > 0 && *mine == ' ')
-        mine++, a--;
-    while (b > 0 && *theirs == ' ')
-        theirs++, b--;
-    return REFUSE(
-        CONFLICT, "compare models",
-        "rank %u has \"%.*s\" where rank %u has \"%.*s\": every rank must register the same "
-        "model and config",
-        rank, a < 160 ? a : 160, a ? mine : "nothing", peer, b < 160 ? b : 160,
-        b ? theirs : "nothing");
-}
-
-static zero_status compare_text(const struct meeting *meeting, const struct message *hello, int fd)
-{
-    const char *mine = meeting->group->text;
-
-    if (hello->text_bytes > MAX_TEXT)
-        return FAIL(PROTOCOL, "compare models", "a peer's model text has %" PRIu64 " bytes",
-                    hello->text_bytes);
-    size_t bytes = (size_t)hello->text_bytes, done = 0;
-    char *theirs = malloc(bytes + 1);
-    if (theirs == NULL)
-        return FAIL(NO_MEMORY, "compare models", "%zu bytes", bytes + 1);
-    while (done < bytes) {
-        ssize_t n = pread(fd, theirs + done, bytes - done, (off_t)done);
-        if (n <= 0)
-            break;
-        done += (size_t)n;
-    }
-    theirs[done] = '\0';
-    zero_status s = zero_success();
-    if (strcmp(mine, theirs) != 0)
-        s = report_difference(mine, theirs, meeting->group->rank, hello->rank);
-    free(theirs);
-    return s;
-}
-
-static zero_status map_peer(struct shm_peer *link, const struct message *hello, const int *fds,
-                            int count)
-{
-    zero_status s;
-    int next = 1;
-
-    if (count != 2 + __builtin_popcount(hello->arenas) || hello->arenas >> ZERO_ARENA_COUNT != 0 ||
-        (hello->arenas >> ZERO_ARENA_board & 1) == 0) {
-        s = FAIL(PROTOCOL, "map peer", "rank %u sent %d fds", hello->rank, count);
-        goto out;
-    }
-    link->mapped[ZERO_ARENA_COUNT].bytes = ZERO_PAGE_BYTES;
-    TRY(s, map_one(fds[next++], ZERO_PAGE_BYTES, PROT_READ | PROT_WRITE,
-                   &link->mapped[ZERO_ARENA_COUNT].base));
-    for (int a = 0; a < ZERO_ARENA_COUNT; a++) {
-        if ((hello->arenas >> a & 1) == 0)
-            continue;
-        link->mapped[a].bytes = hello->arena_bytes[a];
-        TRY(s, map_one(fds[next], hello->arena_bytes[a], PROT_READ, &link->mapped[a].base));
-        if (a == ZERO_ARENA_param)
-            link->param_fd = fcntl(fds[next], F_DUPFD_CLOEXEC, 0);
-        next++;
-    }
-    if (link->param_fd < 0) {
-        s = FAIL(SYSTEM, "map peer", "no fd of rank %u's parameters: %s", hello->rank,
-                 strerror(errno));
-        goto out;
-    }
-    const struct board_head *board = link->mapped[ZERO_ARENA_board].base;
-    if (board->magic != BOARD_MAGIC || board->version != PEER_PROTOCOL)
-        s = FAIL(VERSION, "map peer", "rank %u has another board version", hello->rank);
-out:
-    return s;
-}
-
 static void drop_link(struct meeting *meeting, uint32_t rank)
 {
     struct shm_peer *link = &meeting->shm->links[rank];
@@ -311,13 +96,13 @@ static void drop_link(struct meeting *meeting, uint32_t rank)
 }
 
 /* Takes a hello: its sender becomes links[rank], whose socket it came over. */
-static zero_status take_hello(struct meeting *meeting, int socket, const struct message *hello,
-                              const int *fds, int count)
+static zero_status take_hello(struct meeting *meeting, int socket,
+                              const struct greet_message *hello, const int *fds, int count)
 {
     const struct comm_group *group = meeting->group;
     zero_status s;
 
-    if (hello->kind != HELLO || count < 2 || hello->world != group->world ||
+    if (hello->kind != GREET_HELLO || count < 2 || hello->world != group->world ||
         hello->rank >= group->world || hello->rank == group->rank)
         return FAIL(
             CONFLICT, "meet peers",
@@ -328,8 +113,8 @@ static zero_status take_hello(struct meeting *meeting, int socket, const struct 
         drop_link(meeting, hello->rank);
         meeting->shm->links[hello->rank].socket = socket;
     }
-    TRY(s, compare_text(meeting, hello, fds[0]));
-    TRY(s, map_peer(&meeting->shm->links[hello->rank], hello, fds, count));
+    TRY(s, greet_compare(meeting->group, hello, fds[0]));
+    TRY(s, greet_map(&meeting->shm->links[hello->rank], hello, fds, count));
     meeting->states[hello->rank].got_hello = true;
 out:
     return s;
@@ -340,7 +125,8 @@ static zero_status answer_hello(struct meeting *meeting, uint32_t rank)
     if (meeting->states[rank].said_hello)
         return zero_success();
     meeting->states[rank].said_hello = true;
-    return say(meeting, meeting->shm->links[rank].socket, HELLO);
+    return greet_say(meeting->group, meeting->text_fd, meeting->shm->links[rank].socket,
+                     GREET_HELLO);
 }
 
 /* Ranks above ours connect to us; the first message says which one it is. */
@@ -377,13 +163,13 @@ static void close_fds(const int *fds, int count)
 /* True when the stranger is known now, or gone; its place in the list is free. */
 static zero_status meet_stranger(struct meeting *meeting, int fd, bool *out_settled)
 {
-    struct message hello;
-    int fds[HELLO_FDS], count = 0;
+    struct greet_message hello;
+    int fds[GREET_FDS], count = 0;
 
     *out_settled = readable(fd);
     if (!*out_settled)
         return zero_success();
-    zero_status s = hear(fd, &hello, fds, &count);
+    zero_status s = greet_hear(fd, &hello, fds, &count);
     if (s.code == ZERO_PEER_LOST) {
         close(fd);
         return zero_success();
@@ -446,17 +232,17 @@ static zero_status call_peer(struct meeting *meeting, uint32_t rank)
 
 static zero_status listen_to_peer(struct meeting *meeting, uint32_t rank)
 {
-    struct message message;
-    int fds[HELLO_FDS], count = 0;
+    struct greet_message message;
+    int fds[GREET_FDS], count = 0;
     zero_status s = zero_success();
 
     while (meeting->shm->links[rank].socket >= 0 && readable(meeting->shm->links[rank].socket)) {
-        s = hear(meeting->shm->links[rank].socket, &message, fds, &count);
+        s = greet_hear(meeting->shm->links[rank].socket, &message, fds, &count);
         if (s.code == ZERO_PEER_LOST) { /* it gave up: it may come back */
             drop_link(meeting, rank);
             return zero_success();
         }
-        if (!zero_failed(s) && message.kind == READY)
+        if (!zero_failed(s) && message.kind == GREET_READY)
             meeting->states[rank].got_ready = true;
         else if (!zero_failed(s))
             s = take_hello(meeting, meeting->shm->links[rank].socket, &message, fds, count);
@@ -479,7 +265,8 @@ static void say_ready(struct meeting *meeting)
         if (r == group->rank || meeting->states[r].said_ready)
             continue;
         meeting->states[r].said_ready = true;
-        if (zero_failed(say(meeting, meeting->shm->links[r].socket, READY)))
+        if (zero_failed(
+                greet_say(group, meeting->text_fd, meeting->shm->links[r].socket, GREET_READY)))
             drop_link(meeting, r);
     }
 }
@@ -557,7 +344,7 @@ zero_status shm_meet(const struct comm_group *group, struct shm_comm *shm)
         s = FAIL(NO_MEMORY, "meet peers", "for %u ranks", group->world);
         goto out;
     }
-    TRY(s, put_text(group->text, &meeting.text_fd));
+    TRY(s, greet_put_text(group->text, &meeting.text_fd));
     TRY(s, meet_all(&meeting));
 out:
     for (uint32_t i = 0; i < meeting.stranger_count; i++)
