@@ -103,8 +103,9 @@ static void add_dir(struct found *found, const char *dir)
     for (int i = 0; i < found->count; i++)
         if (strcmp(found->dirs[i], dir) == 0)
             return;
-    if (found->count < MOST_GROUPS && strlen(dir) < sizeof *found->dirs)
-        strcpy(found->dirs[found->count++], dir);
+    size_t bytes = strlen(dir) + 1;
+    if (found->count < MOST_GROUPS && bytes <= sizeof *found->dirs)
+        memcpy(found->dirs[found->count++], dir, bytes);
 }
 
 /* Every group of this user whose daemons listen, wherever its folder is: the kernel knows. */
