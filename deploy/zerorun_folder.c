@@ -164,9 +164,11 @@ static bool take_given(const char *given, struct folder *folder)
         return false;
     }
     if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
-        warnx("the runtime folder %s must be yours and closed to others: chmod 700 it, or name "
-              "another",
-              given);
+        /* Nobody should be led to close /tmp. */
+        bool shared = st.st_uid != geteuid() || (st.st_mode & (S_ISVTX | S_IWOTH)) != 0;
+        warnx("the runtime folder %s must be yours and closed to others: %s", given,
+              shared ? "it is shared, so make one of your own (mkdir -m 700 DIR) and name that"
+                     : "chmod 700 it, or name another");
         return false;
     }
     if (access(given, W_OK | X_OK) != 0) {

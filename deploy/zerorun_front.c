@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_front.h"
 
+#include "deploy/zerorun_clock.h"
 #include "deploy/zerorun_tree.h"
 
 #include <err.h>
@@ -11,7 +12,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { KILL_LIMIT_MS = 10000 };
+enum {
+    KILL_LIMIT_MS = 10000,
+    /* What the group may take beyond its two graces, and after it was asked twice. */
+    SLACK_MS = 5000,
+    HURRIED_MS = 2000
+};
+
+/* The end that a user asked for. */
+struct ending {
+    int signal; /* 0: none was asked for */
+    int64_t asked_ms, deadline_ms;
+};
 
 void front_signals(sigset_t *out)
 {
@@ -22,25 +34,52 @@ void front_signals(sigset_t *out)
         sigaddset(out, signals[i]);
 }
 
-/* Passes signals on until the group's process is gone; returns its wait status. */
-static int wait_for(pid_t group)
+/* To the group's process. A stopped one must run to act on it. */
+static void pass_on(pid_t group, int signal, int64_t grace_ms, struct ending *ending)
+{
+    int64_t now = now_ms();
+
+    kill(group, signal);
+    if (signal == SIGUSR1 || signal == SIGUSR2)
+        return;
+    kill(group, SIGCONT);
+    if (ending->signal == 0)
+        *ending = (struct ending){ signal, now, now + 2 * grace_ms + SLACK_MS };
+    else if (ending->deadline_ms > now + HURRIED_MS)
+        ending->deadline_ms = now + HURRIED_MS;
+}
+
+/* Waits for a signal, at most until the ending's deadline; 0 if that has come. */
+static int next_signal(const struct ending *ending)
 {
     sigset_t signals;
-    int status;
 
     front_signals(&signals);
     for (;;) {
-        siginfo_t info;
-        if (sigwaitinfo(&signals, &info) < 0)
-            continue;
-        if (info.si_signo != SIGCHLD) {
-            kill(group, info.si_signo);
+        int64_t left = ending->deadline_ms - now_ms();
+        struct timespec wait = { .tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000 };
+        if (ending->signal != 0 && left <= 0)
+            return 0;
+        int signal = sigtimedwait(&signals, NULL, ending->signal != 0 ? &wait : NULL);
+        if (signal > 0)
+            return signal;
+    }
+}
+
+/* Passes signals on until the group's process is gone and *out_status is its wait status. False:
+ * somebody asked for the end, and it did not come in time. */
+static bool wait_for(pid_t group, uint32_t grace_s, struct ending *ending, int *out_status)
+{
+    for (int signal; (signal = next_signal(ending)) != 0;) {
+        if (signal != SIGCHLD) {
+            pass_on(group, signal, (int64_t)grace_s * 1000, ending);
             continue;
         }
-        for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;)
+        for (pid_t pid; (pid = waitpid(-1, out_status, WNOHANG)) > 0;)
             if (pid == group)
-                return status;
+                return true;
     }
+    return false;
 }
 
 int front_run(struct plan *plan)
@@ -67,12 +106,19 @@ int front_run(struct plan *plan)
         return group_run(plan, lifeline[0]);
     }
     close(lifeline[0]);
-    int status = wait_for(group);
-    if (WIFEXITED(status))
+    struct ending ending = { 0 };
+    int status, code = EXIT_SYSTEM;
+    if (!wait_for(group, plan->options->grace_s, &ending, &status)) {
+        warnx("%s: its group process %d did not end the group within %.1f s: killing everything",
+              strsignal(ending.signal), (int)group, (double)(now_ms() - ending.asked_ms) / 1000);
+        code = EXIT_SIGNALLED + ending.signal;
+    } else if (WIFEXITED(status)) {
         return WEXITSTATUS(status);
-    warnx("its group process was killed by signal %d (%s): ending the group", WTERMSIG(status),
-          strsignal(WTERMSIG(status)));
+    } else {
+        warnx("its group process was killed by signal %d (%s): ending the group", WTERMSIG(status),
+              strsignal(WTERMSIG(status)));
+    }
     tree_kill(KILL_LIMIT_MS);
     folder_remove(plan->folder);
-    return EXIT_SYSTEM;
+    return code;
 }

@@ -3,10 +3,11 @@
  *
  * Two processes so that one of them is always left to clean up: when the front is killed, the
  * group's end of the lifeline hangs up and it ends everything; when the group is killed, its
- * children die with it, what they had started becomes the front's, and the front ends that.
+ * children die with it, what they had started becomes the front's, and the front ends that. When
+ * the group is asked to end and does not (it may be stopped), the front kills it and does the same.
  *
  * Owns    the lifeline.
- * Uses    group, folder, tree.   Used by zerorun's main.
+ * Uses    group, folder, tree, clock.   Used by zerorun's main.
  */
 #ifndef DEPLOY_ZERORUN_FRONT_H
 #define DEPLOY_ZERORUN_FRONT_H

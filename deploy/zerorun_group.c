@@ -2,6 +2,7 @@
 #include "deploy/zerorun_group.h"
 
 #include "deploy/zerorun_child.h"
+#include "deploy/zerorun_clock.h"
 #include "deploy/zerorun_front.h"
 #include "deploy/zerorun_output.h"
 #include "deploy/zerorun_ready.h"
@@ -15,13 +16,13 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
     /* How long after a trainer's failure a daemon's death may still show itself as its cause. */
     SETTLE_MS = 300,
-    KILLED_MS = 10000 /* for the end of a process that was sent SIGKILL */
+    KILLED_MS = 10000, /* for the end of a process that was sent SIGKILL */
+    READER_MS = 3000   /* for a slow reader when somebody wants us gone: below front's patience */
 };
 
 enum phase { STARTING, RUNNING, SETTLING, STOPPING_TRAINERS, STOPPING_DAEMONS, OVER };
@@ -42,14 +43,6 @@ struct group {
     int code;
     int stop_signal; /* that a user sent, 0 if none did */
 };
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 static uint32_t running(const struct group *group, const struct child *children)
 {
@@ -436,7 +429,7 @@ static void finish(struct group *group)
         stream_finish(&group->output, &trainer->out);
         stream_finish(&group->output, &trainer->err);
     }
-    int64_t deadline_ms = now_ms() + KILLED_MS;
+    int64_t deadline_ms = now_ms() + READER_MS;
     output_flush(&group->output);
     /* A slow reader has time, unless somebody wants us gone. */
     while (output_pending(&group->output, SINK_STDOUT) ||

@@ -61,7 +61,8 @@ static const char description[] =
     "\n"
     "SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the trainers and end the run; a second "
     "one "
-    "kills what is left. SIGUSR1 and SIGUSR2 are passed on.\n"
+    "kills what is left, and so does zerorun when its own second process has not ended the group "
+    "after twice the grace and 5 seconds. SIGUSR1 and SIGUSR2 are passed on.\n"
     "\n"
     "Exit codes:\n"
     "  0      every trainer ended with 0 (--daemons-only: the daemons were stopped)\n"
@@ -75,15 +76,16 @@ static const char description[] =
     "  128+S  signal S ended the run";
 
 static uint32_t parse_count(struct argp_state *state, const char *name, const char *text,
-                            uint32_t largest)
+                            uint32_t least, uint32_t largest)
 {
     char *end;
 
     errno = 0;
     unsigned long value = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value > largest)
-        argp_error(state, "%s must be a whole number from 0 to %u, not \"%s\"", name, largest,
-                   text);
+    if (text[0] < '0' || text[0] > '9' || *end != '\0' || errno != 0 || value < least ||
+        value > largest)
+        argp_error(state, "%s must be a whole number from %u to %u, not \"%s\"", name, least,
+                   largest, text);
     return (uint32_t)value;
 }
 
@@ -118,7 +120,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 
     switch (key) {
     case 'n':
-        options->world = parse_count(state, "-n", argument, ZERO_MAX_WORLD);
+        options->world = parse_count(state, "-n", argument, 1, ZERO_MAX_WORLD);
         break;
     case 'c':
         options->config = argument;
@@ -130,7 +132,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         options->runtime_dir = argument;
         break;
     case KEY_MAX_RESTARTS:
-        options->max_restarts = parse_count(state, "--max-restarts", argument, 1000000);
+        options->max_restarts = parse_count(state, "--max-restarts", argument, 0, 1000000);
         break;
     case KEY_DAEMONS_ONLY:
         options->daemons_only = true;
@@ -139,10 +141,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         options->prefix = false;
         break;
     case KEY_GRACE:
-        options->grace_s = parse_count(state, "--grace", argument, 86400);
+        options->grace_s = parse_count(state, "--grace", argument, 0, 86400);
         break;
     case KEY_READY_TIMEOUT:
-        options->ready_s = parse_count(state, "--ready-timeout", argument, 86400);
+        options->ready_s = parse_count(state, "--ready-timeout", argument, 0, 86400);
         break;
     case KEY_ZEROD:
         options->zerod = argument;

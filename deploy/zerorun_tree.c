@@ -1,27 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_tree.h"
 
+#include "deploy/zerorun_clock.h"
+
 #include <dirent.h>
 #include <err.h>
 #include <errno.h>
 #include <signal.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ROUND_MS = 5 };
-
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
 
 /* 0 if the process is gone. The name in /proc/PID/stat may hold anything, so look behind its end.
  */

@@ -290,9 +290,10 @@ class Zerorun(unittest.TestCase):
 
     def test_wrong_command_lines(self):
         for arguments, text in (
-                ((), "say with -n"), (("-n", "0", "--", "true"), "say with -n"),
+                ((), "say with -n"), (("-n", "0", "--", "true"), "from 1 to 128, not \"0\""),
                 (("-n", "2"), "name the trainer"), (("-n", "x", "--", "true"), "whole number"),
-                (("-n", "129", "--", "true"), "128"), (("-n", "1", "--grace", "-1"), "grace"),
+                (("-n", "129", "--", "true"), "from 1 to 128, not \"129\""),
+                (("-n", "1", "--grace", "-1"), "--grace must be a whole number from 0"),
                 (("-n", "1", "-o", "novalue", "--", "true"), "path.to.key=value"),
                 (("-n", "1", "-o", "a..b=1", "--", "true"), "path.to.key=value"),
                 (("-n", "1", "--daemons-only", "--", "true"), "leave \"true\" out"),
@@ -397,6 +398,54 @@ while True:
         self.assertEqual(process.returncode, 143)
         self.assert_nothing_left()
 
+    def test_stopped_group_process_ends_in_order(self):
+        process = self.start_pair("obey", "--grace", "1000")
+        os.kill(self.group_of(process), signal.SIGSTOP)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143, err)
+        self.assertIn("[trainer 0] got SIGTERM", out)
+        self.assertIn("[zerod 1] down", err)
+        self.assert_nothing_left()
+
+    # A trainer that stops the group's process as soon as it has passed the signal on.
+    STOPPER = """
+import os, signal, time
+group = os.getppid()
+def got(number, frame):
+    os.kill(group, signal.SIGSTOP)
+    open(%r, "w")
+signal.signal(signal.SIGTERM, got)
+open(%r, "w")
+while True:
+    time.sleep(0.1)
+"""
+
+    def start_stopper(self, *options):
+        script = self.write("stopper.py", self.STOPPER % (self.path("stopped"), self.path("up")))
+        process = self.start("-n", "1", *options, "--", PYTHON, "-S", script)
+        self.exists("up")
+        process.send_signal(signal.SIGTERM)
+        self.exists("stopped")
+        return process
+
+    def test_group_process_that_does_not_end_is_killed(self):
+        process = self.start_stopper("--grace", "1", "--runtime-dir", self.path("given"))
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143, err)
+        self.assertRegex(err, r"Terminated: its group process \d+ did not end the group within "
+                         r"[\d.]+ s: killing everything")
+        self.assert_nothing_left()
+        self.assertFalse(os.path.exists(self.path("given")))
+
+    def test_second_signal_wakes_a_stopped_group_process(self):
+        process = self.start_stopper("--grace", "10000")
+        process.send_signal(signal.SIGTERM)
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143, err)
+        self.assertIn("trainer 0 does not end: killing it", err)
+        self.assert_nothing_left()
+
     # ---- sudden ends ------------------------------------------------------------------------
 
     def test_kill_of_the_front_process(self):
@@ -493,6 +542,14 @@ while True:
             self.assertIn(text, err)
             self.assertIn(folder, err)
         self.assertFalse(os.path.exists(long))
+        os.mkdir(self.path("sticky"))
+        os.chmod(self.path("sticky"), 0o1777)
+        foreign = "/tmp" if os.geteuid() == 0 else "/usr"
+        for folder in (self.path("sticky"), foreign):
+            code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", folder, "--", "true")
+            self.assertEqual(code, 73, err)
+            self.assertIn("mkdir -m 700 DIR", err)
+            self.assertNotIn("chmod", err)
         if os.geteuid() != 0:
             os.mkdir(self.path("closed"), 0o500)
             code, _, err = self.run_zerorun(
