@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_child.h"
 
+#include "deploy/zerorun_clock.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -187,6 +189,8 @@ bool child_start(struct child *child, struct output *output, const char *program
     stream_open(&child->out, out[0]);
     stream_open(&child->err, err[0]);
     child->pid = pid;
+    child->started_ms = now_ms();
+    child->restart_ms = 0;
     child->ready = false;
     child->succeeded = false;
     return true;
@@ -210,6 +214,16 @@ int child_reap(struct child *child, struct output *output)
     stream_finish(output, &child->out);
     stream_finish(output, &child->err);
     return status;
+}
+
+void child_say_last_lines(const struct child *child, struct output *output)
+{
+    const struct stream *streams[] = { &child->out, &child->err };
+
+    for (size_t i = 0; i < 2; i++)
+        if (streams[i]->tail_used > 0)
+            output_say(output, "the last lines of %s %u:\n%.*s", child_name(child->kind),
+                       child->rank, (int)streams[i]->tail_used - 1, streams[i]->tail);
 }
 
 void child_describe(int status, char *text, size_t size)

@@ -5,7 +5,7 @@
  *         with the process that started it.
  * Thread  one, the only one: children are made by fork.
  * Fails   false, after a line of output that says which child and why.
- * Uses    output.   Used by group.
+ * Uses    output, clock.   Used by group.
  */
 #ifndef DEPLOY_ZERORUN_CHILD_H
 #define DEPLOY_ZERORUN_CHILD_H
@@ -24,6 +24,8 @@ struct child {
     bool ready;
     bool succeeded; /* ended with 0 */
     uint32_t restarts;
+    int64_t started_ms, restart_ms; /* when it last started, and is to start again (0: is not) */
+    uint32_t delay_ms;              /* before its last restart */
     struct stream out, err;
 };
 
@@ -51,6 +53,8 @@ void child_signal(const struct child *child, int signal);
 /* Call for a pid that waitid() showed without reaping: kills what is left of its group, reaps it,
  * prints its last words. Returns the wait status. */
 int child_reap(struct child *child, struct output *output);
+/* The last lines of both its streams, as lines of zerorun's. */
+void child_say_last_lines(const struct child *child, struct output *output);
 /* "ended with exit code 3", "was killed by signal 9 (Killed)". */
 void child_describe(int status, char *text, size_t size);
 

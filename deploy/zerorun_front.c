@@ -34,15 +34,17 @@ void front_signals(sigset_t *out)
         sigaddset(out, signals[i]);
 }
 
-/* To the group's process. A stopped one must run to act on it. */
+/* To the group's process, which must run to act on it. */
 static void pass_on(pid_t group, int signal, int64_t grace_ms, struct ending *ending)
 {
     int64_t now = now_ms();
+    bool ends = signal != SIGUSR1 && signal != SIGUSR2;
 
+    if (ends)
+        kill(group, SIGCONT); /* first, so that it does not undo a stop that follows the signal */
     kill(group, signal);
-    if (signal == SIGUSR1 || signal == SIGUSR2)
+    if (!ends)
         return;
-    kill(group, SIGCONT);
     if (ending->signal == 0)
         *ending = (struct ending){ signal, now, now + 2 * grace_ms + SLACK_MS };
     else if (ending->deadline_ms > now + HURRIED_MS)

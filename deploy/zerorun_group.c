@@ -6,6 +6,7 @@
 #include "deploy/zerorun_front.h"
 #include "deploy/zerorun_output.h"
 #include "deploy/zerorun_ready.h"
+#include "deploy/zerorun_restart.h"
 #include "deploy/zerorun_tree.h"
 
 #include <errno.h>
@@ -102,16 +103,6 @@ static void begin_running(struct group *group)
             stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
-static void say_last_lines(struct group *group, const struct child *daemon)
-{
-    const struct stream *streams[] = { &daemon->out, &daemon->err };
-
-    for (size_t i = 0; i < 2; i++)
-        if (streams[i]->tail_used > 0)
-            output_say(&group->output, "the last lines of zerod %u:\n%.*s", daemon->rank,
-                       (int)streams[i]->tail_used - 1, streams[i]->tail);
-}
-
 static void check_ready(struct group *group)
 {
     uint32_t world = group->plan->options->world, ready = 0;
@@ -126,7 +117,7 @@ static void check_ready(struct group *group)
                 continue;
             output_say(&group->output, "zerod %u did not get ready within %u s (--ready-timeout)",
                        r, group->plan->options->ready_s);
-            say_last_lines(group, &group->daemons[r]);
+            child_say_last_lines(&group->daemons[r], &group->output);
         }
         stop(group, EXIT_NOT_READY, SIGTERM);
     }
@@ -143,7 +134,7 @@ static void daemon_ended(struct group *group, const struct child *daemon, int st
     switch (group->phase) {
     case STARTING:
         output_say(&group->output, "zerod %u %s before it was ready", daemon->rank, how);
-        say_last_lines(group, daemon);
+        child_say_last_lines(daemon, &group->output);
         stop(group, EXIT_NOT_READY, SIGTERM);
         break;
     case RUNNING:
@@ -177,10 +168,9 @@ static void trainer_failed(struct group *group, struct child *trainer, int statu
     child_describe(status, how, sizeof how);
     if (group->phase == RUNNING && trainer->restarts < largest) {
         trainer->restarts++;
-        output_say(&group->output, "trainer %u %s: restart %u of %u", trainer->rank, how,
-                   trainer->restarts, largest);
-        if (!start_trainer(group->plan, trainer, &group->output))
-            stop(group, EXIT_SYSTEM, SIGTERM);
+        restart_plan(trainer, group->plan->options->restart_delay_s * 1000);
+        output_say(&group->output, "trainer %u %s: restart %u of %u in %.1f s", trainer->rank, how,
+                   trainer->restarts, largest, trainer->delay_ms / 1000.0);
         return;
     }
     if (group->phase != RUNNING) {
@@ -196,6 +186,16 @@ static void trainer_failed(struct group *group, struct child *trainer, int statu
                       ? WEXITSTATUS(status)
                       : EXIT_TRAINER_FAILED;
     enter(group, SETTLING, SETTLE_MS);
+}
+
+static void restart_trainers(struct group *group)
+{
+    for (uint32_t r = 0; r < group->plan->options->world && group->phase == RUNNING; r++) {
+        struct child *trainer = &group->trainers[r];
+        if (trainer->restart_ms != 0 && trainer->restart_ms <= now_ms() &&
+            !start_trainer(group->plan, trainer, &group->output))
+            stop(group, EXIT_SYSTEM, SIGTERM);
+    }
 }
 
 static bool reap_one(struct group *group, struct child *children, pid_t pid)
@@ -290,7 +290,9 @@ static void advance(struct group *group)
         check_ready(group);
         break;
     case RUNNING:
-        if (!group->plan->options->daemons_only && running(group, group->trainers) == 0)
+        restart_trainers(group);
+        if (!group->plan->options->daemons_only && running(group, group->trainers) == 0 &&
+            restart_next_ms(group->trainers, group->plan->options->world) == 0)
             stop(group, 0, SIGTERM);
         break;
     case SETTLING:
@@ -355,9 +357,12 @@ static void handle_rank(struct group *group, uint32_t rank, const struct pollfd 
 static void turn(struct group *group)
 {
     int timeout = -1;
+    int64_t deadline_ms = group->phase == RUNNING
+                              ? restart_next_ms(group->trainers, group->plan->options->world)
+                              : group->deadline_ms;
 
-    if (group->phase != RUNNING) {
-        int64_t left = group->deadline_ms - now_ms();
+    if (group->phase != RUNNING || deadline_ms != 0) {
+        int64_t left = deadline_ms - now_ms();
         timeout = left < 0 ? 0 : left > 1000 ? 1000 : (int)left + 1;
     }
     nfds_t count = watch_all(group);

@@ -7,7 +7,7 @@
  * Thread  one: a poll() loop over signals, pipes and sockets.
  * Order   trainers are stopped before daemons, so that they can still finish a step.
  * Fails   its result is zerorun's exit code; every failure is a line on stderr.
- * Uses    start, child, output, ready, tree.   Used by front.
+ * Uses    start, child, restart, output, ready, tree.   Used by front.
  */
 #ifndef DEPLOY_ZERORUN_GROUP_H
 #define DEPLOY_ZERORUN_GROUP_H

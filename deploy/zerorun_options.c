@@ -15,6 +15,7 @@ __attribute__((visibility("default"))) const char *argp_program_version = "zeror
 enum long_option {
     KEY_RUNTIME_DIR = 256,
     KEY_MAX_RESTARTS,
+    KEY_RESTART_DELAY,
     KEY_DAEMONS_ONLY,
     KEY_NO_PREFIX,
     KEY_GRACE,
@@ -36,6 +37,11 @@ static const struct argp_option table[] = {
       "Where the group's sockets are; ZERO_RUNTIME_DIR if not given, else a fresh folder", 0 },
     { "max-restarts", KEY_MAX_RESTARTS, "K", 0,
       "Restart the trainer of a rank up to K times when it fails (0)", 0 },
+    { "restart-delay", KEY_RESTART_DELAY, "SECONDS", 0,
+      "The longest wait before a restart (5). A trainer that ran for over 10 s starts again at "
+      "once, "
+      "others after 0.1 s, and twice as long with each failure in a row",
+      0 },
     { "daemons-only", KEY_DAEMONS_ONLY, NULL, 0,
       "Start no trainers: print how they find their daemons, run until stopped", 0 },
     { "no-prefix", KEY_NO_PREFIX, NULL, 0, "Pass lines on without [trainer 0] before them", 0 },
@@ -134,6 +140,9 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case KEY_MAX_RESTARTS:
         options->max_restarts = parse_count(state, "--max-restarts", argument, 0, 1000000);
         break;
+    case KEY_RESTART_DELAY:
+        options->restart_delay_s = parse_count(state, "--restart-delay", argument, 0, 86400);
+        break;
     case KEY_DAEMONS_ONLY:
         options->daemons_only = true;
         break;
@@ -179,6 +188,7 @@ void options_parse(int argc, char **argv, struct options *out)
         .doc = description,
     };
     struct options options = {
+        .restart_delay_s = RESTART_DELAY_SECONDS,
         .grace_s = GRACE_SECONDS,
         .ready_s = READY_SECONDS,
         .prefix = true,

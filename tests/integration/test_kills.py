@@ -13,7 +13,7 @@ import time
 from harness import *
 
 KILLS = int(os.environ.get("ZERO_KILLS", "100"))
-STEPS = int(os.environ.get("ZERO_STEPS", "60"))
+STEPS = int(os.environ.get("ZERO_STEPS", "200"))
 
 
 def last_line(group):
@@ -66,7 +66,8 @@ def undisturbed(world, steps):
 def killed(world, steps, kills, seed):
     """One run; returns its last line and the kills that hit."""
     chance = random.Random(seed)
-    group = Group(world, [GPT, "--steps", steps], options=["--max-restarts", 100000])
+    group = Group(world, [GPT, "--steps", steps], options=["--max-restarts", 100000,
+                                                              "--restart-delay", 0])
     hits = 0
     end = time.monotonic() + LIMIT
     while group.process.poll() is None and time.monotonic() < end:

@@ -231,10 +231,46 @@ class Zerorun(unittest.TestCase):
         for rank in (0, 1):
             self.assertEqual([line[-1] for line in out.splitlines()
                               if line.startswith("[trainer %d]" % rank)], ["0", "1", "2"])
-        self.assertIn("trainer 1 was killed by signal 9 (Killed): restart 2 of 2", err)
+        self.assertIn("trainer 1 was killed by signal 9 (Killed): restart 2 of 2 in 0.2 s", err)
         code, out, err = self.run_zerorun(
             "-n", "1", "--max-restarts", "1", "--", "sh", "-c", "exit $((3 + RESTART_COUNT))")
         self.assertEqual(code, 4, err)
+
+    def test_restarts_of_what_fails_at_once_get_rarer(self):
+        start = time.monotonic()
+        code, out, err = self.run_zerorun(
+            "-n", "1", "--max-restarts", "1000", "--no-prefix", "--", "sh", "-c",
+            "echo run; [ $RESTART_COUNT = 5 ] || exit 3")
+        self.assertEqual((code, out), (0, 6 * "run\n"), err)
+        for count, delay in enumerate(("0.1", "0.2", "0.4", "0.8", "1.6"), 1):
+            self.assertIn("restart %d of 1000 in %s s\n" % (count, delay), err)
+        self.assertGreaterEqual(time.monotonic() - start, 0.1 + 0.2 + 0.4 + 0.8 + 1.6)
+
+    def test_longest_wait_before_a_restart_can_be_set(self):
+        code, _, err = self.run_zerorun(
+            "-n", "1", "--max-restarts", "100", "--restart-delay", "0", "--", "sh", "-c",
+            "[ $RESTART_COUNT = 100 ] || exit 3")
+        self.assertEqual(code, 0, err)
+        self.assertEqual(err.count(" of 100 in 0.0 s"), 100)
+
+    def test_restart_of_a_trainer_that_had_lived_is_at_once(self):
+        code, _, err = self.run_zerorun(
+            "-n", "1", "--max-restarts", "3", "--", "sh", "-c",
+            "[ $RESTART_COUNT != 1 ] || sleep 10.1; [ $RESTART_COUNT = 3 ] || exit 3")
+        self.assertEqual(code, 0, err)
+        for count, delay in ((1, "0.1"), (2, "0.0"), (3, "0.1")):
+            self.assertIn("restart %d of 3 in %s s\n" % (count, delay), err)
+
+    def test_trainer_that_waits_for_its_restart_is_not_started_by_an_ending_group(self):
+        process = self.start("-n", "1", "--max-restarts", "1000", "--", "sh", "-c",
+                             "echo run; exit 3")
+        while "restart 6 of 1000" not in process.stderr.readline():  # it waits for 3.2 s
+            self.assertIsNone(process.poll())
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 143, err)
+        self.assertEqual(out.count("run"), 6, err)
+        self.assert_nothing_left()
 
     def test_daemon_that_dies_before_it_is_ready(self):
         self.env["FAKE_ZEROD_1"] = "die early"
