@@ -309,6 +309,7 @@ zero_status zero_blob(const zero_client *client, void *to, size_t capacity, size
         s = client_need(client, to, "to");
     if (zero_failed(s))
         return s;
+    *out_bytes = client->info.blob_bytes;
     if (client->info.blob_bytes > capacity)
         return client_fail(client, ZERO_TOO_LARGE, "read blob",
                            "it has %zu bytes, there is room for "
@@ -316,6 +317,5 @@ zero_status zero_blob(const zero_client *client, void *to, size_t capacity, size
                            client->info.blob_bytes, capacity);
     if (client->info.blob_bytes > 0)
         memcpy(to, client->blob, client->info.blob_bytes);
-    *out_bytes = client->info.blob_bytes;
     return zero_success();
 }

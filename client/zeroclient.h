@@ -30,9 +30,10 @@
  * Fork    windows are not there in a forked child: reading one is SIGSEGV. Only the process that
  *         attached may use a client.
  * Fails   every call returns a zero_status; zero_error_text has the sentence. A pointer that may be
- *         NULL is said to be; any other that is gets INVALID_ARGUMENT. STEP_ABORTED means
- *         that the group dropped the step in progress: repeat it, nothing else is lost. It is told
- *         once: a trainer with several threads stops them all before it repeats the step.
+ *         NULL is said to be; any other that is gets INVALID_ARGUMENT (but the client itself, which
+ *         must be one). STEP_ABORTED means that the group dropped the step in progress: repeat it,
+ *         nothing else is lost. It is told once: a trainer with several threads stops them all
+ *         before it repeats the step.
  *         The library never logs, never exits, handles no signals, has no global state.
  * Uses    status, model.
  */
@@ -173,8 +174,10 @@ ZERO_API zero_status zero_window_wait(zero_client *client, zero_op op, void **ou
 /* Does not wait: what is wrong with it (a layer without its window) is told once, by the next
  * zero_step, which then has not begun: call it again to go on without that submission.
  *
- * Hands the window over; do not touch it again. A layer may be submitted once a micro-step; one
- * that is not counts as zero. The wait of the pair returns when every rank has reduced it. */
+ * Hands the window over; do not touch it again. A layer is submitted once a micro-step. The sum of
+ * all submissions is divided by world size x gradient_accumulation_steps, however many there were:
+ * a layer that is not submitted counts as zero, and one that is submitted more often counts more.
+ * The wait of the pair returns when every rank has reduced it. */
 ZERO_API zero_status zero_submit(zero_client *client, uint32_t layer);
 ZERO_API zero_status zero_submit_begin(zero_client *client, uint32_t layer, zero_op *out);
 ZERO_API zero_status zero_submit_wait(zero_client *client, zero_op op);
@@ -220,8 +223,9 @@ ZERO_API zero_status zero_step_wait(zero_client *client, zero_op op, struct zero
 /* ---- observers ------------------------------------------------------------------------------ */
 
 /* An observer sees the last committed step between these two calls, through zero_gather and
- * zero_read; meanwhile the next update waits, for at most zerod.observer_hold_ms. zero_observe_end
- * says DEADLINE if the time was up, and then what was read since may be of two steps. */
+ * zero_read of ZERO_PARAM; meanwhile the next update waits, for at most zerod.observer_hold_ms.
+ * zero_observe_end says DEADLINE if the time was up, and then what was read since may be of two
+ * steps. */
 ZERO_API zero_status zero_observe_begin(zero_client *client);
 ZERO_API zero_status zero_observe_end(zero_client *client);
 

@@ -172,6 +172,10 @@ static zero_status refuse_type(const struct config_row *row, const struct json *
         hint = ": leave the key out for its default";
     else if (json->type == JSON_TEXT && unquoted)
         hint = ": write it without quotes";
+    if (row->type == TYPE_PAIR && json->type == JSON_ARRAY)
+        return config_refuse(detail, ZERO_CONFIG,
+                             "line %u: %s must be two numbers, as in [0.9, 0.999]", json->line,
+                             row->path);
     return config_refuse(detail, ZERO_CONFIG, "line %u: %s must be %s, not %.60s%s", json->line,
                          row->path, type_name(row->type),
                          json->type == JSON_NUMBER ? json->text : json_type_name(json->type), hint);

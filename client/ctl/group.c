@@ -154,12 +154,17 @@ static int find_only(struct group *out)
 int group_find(const char *given, struct group *out)
 {
     const char *dir = given != NULL ? given : getenv("ZERO_RUNTIME_DIR");
+    struct stat status;
 
+    if (given != NULL && *given == '\0')
+        return complain(EXIT_USAGE, "--runtime-dir is empty: name the group's folder");
     if (dir == NULL || *dir == '\0')
         return find_only(out);
     if (strlen(dir) >= sizeof out->dir)
         return complain(EXIT_USAGE, "the runtime folder's name is too long");
     memcpy(out->dir, dir, strlen(dir) + 1);
+    if (stat(dir, &status) == 0 && !S_ISDIR(status.st_mode))
+        return complain(EXIT_GROUP, "no group in %s: it is not a folder", dir);
     if (access(dir, R_OK | X_OK) != 0)
         return complain(EXIT_GROUP, "no group in %s: %s", dir, strerror(errno));
     group_scan(out);

@@ -160,8 +160,8 @@ static zero_status train(struct trainer *t, struct report *report)
         if (s.code == ZERO_STEP_ABORTED) /* some trainer died: nothing has changed, do it again */
             continue;
         TRY(s);
-        if (t->info->rank == 0)
-            report_step(report, &result, loss_scale);
+        if (t->info->rank == 0 && !report_step(report, &result, loss_scale))
+            return (zero_status){ ZERO_IO, "write log" };
     }
     return zero_success();
 }

@@ -29,6 +29,7 @@ bool report_open(struct report *report, const char *log, uint64_t first, uint64_
         .last = last,
         .tokens = tokens,
         .begun = seconds(),
+        .name = log,
     };
     report->before = report->begun;
     if (log == NULL)
@@ -51,16 +52,24 @@ static const char *json(double value, char text[static 32])
     return text;
 }
 
-static void log_step(FILE *log, const struct zero_step_result *r, double loss_scale, double speed)
+static bool log_failed(const struct report *report)
+{
+    fprintf(stderr, "gpt: cannot write %s: %s\n", report->name, strerror(errno));
+    return false;
+}
+
+/* The log is line buffered: what fails is this line. */
+static bool log_step(FILE *log, const struct zero_step_result *r, double loss_scale, double speed)
 {
     char loss[32], norm[32], lr[32], scale[32], tokens[32];
 
-    fprintf(log,
-            "{\"step\":%" PRIu64 ",\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,"
-            "\"applied\":%s,\"tokens_per_s\":%s}\n",
-            r->step - 1, json(r->scalars[0], loss), json(r->grad_norm, norm), json(r->lr, lr),
-            json(loss_scale, scale), r->outcome == ZERO_STEP_APPLIED ? "true" : "false",
-            json(floor(speed), tokens));
+    return fprintf(log,
+                   "{\"step\":%" PRIu64 ",\"loss\":%s,\"grad_norm\":%s,\"lr\":%s,\"loss_scale\":%s,"
+                   "\"applied\":%s,\"tokens_per_s\":%s}\n",
+                   r->step - 1, json(r->scalars[0], loss), json(r->grad_norm, norm),
+                   json(r->lr, lr), json(loss_scale, scale),
+                   r->outcome == ZERO_STEP_APPLIED ? "true" : "false",
+                   json(floor(speed), tokens)) > 0;
 }
 
 static void show_step(const struct report *report, const struct zero_step_result *r, double speed)
@@ -80,20 +89,20 @@ static void show_step(const struct report *report, const struct zero_step_result
     fflush(stderr);
 }
 
-void report_step(struct report *report, const struct zero_step_result *result, double loss_scale)
+bool report_step(struct report *report, const struct zero_step_result *result, double loss_scale)
 {
     const double now = seconds(), speed = (double)report->tokens / (now - report->before);
 
     report->before = now;
-    if (report->log != NULL)
-        log_step(report->log, result, loss_scale, speed);
+    if (report->log != NULL && !log_step(report->log, result, loss_scale, speed))
+        return log_failed(report);
     show_step(report, result, speed);
+    return true;
 }
 
 bool report_close(struct report *report)
 {
     if (report->log == NULL)
         return true;
-    const bool bad = ferror(report->log) != 0;
-    return fclose(report->log) == 0 && !bad;
+    return fclose(report->log) == 0 || log_failed(report);
 }

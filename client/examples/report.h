@@ -3,7 +3,7 @@
  *
  * Owns    the log file.
  * Thread  one at a time.
- * Fails   report_open with a sentence on stderr; a log that cannot be written later, report_close.
+ * Fails   with a sentence on stderr.
  * Uses    zeroclient.   Used by gpt.
  */
 #ifndef EXAMPLES_REPORT_H
@@ -14,7 +14,8 @@
 #include "client/zeroclient.h"
 
 struct report {
-    FILE *log; /* NULL: none */
+    FILE *log;        /* NULL: none */
+    const char *name; /* of the log; borrowed */
     bool terminal;
     uint64_t first, last; /* steps of this run */
     size_t tokens;        /* of the group, in a step */
@@ -26,7 +27,7 @@ bool report_open(struct report *report, const char *log, uint64_t first, uint64_
                  size_t tokens);
 
 /* loss_scale is the one that the step was computed with. */
-void report_step(struct report *report, const struct zero_step_result *result, double loss_scale);
+bool report_step(struct report *report, const struct zero_step_result *result, double loss_scale);
 
 bool report_close(struct report *report);
 

@@ -160,6 +160,24 @@ static bool rank_free(struct sessions *sessions, uint32_t pid)
     return true;
 }
 
+/* Says whom the rank waits for. */
+static void refuse_turn(struct client *client)
+{
+    const struct sessions *sessions = client->sessions;
+
+    if (sessions->leaving)
+        client_refuse(client,
+                      REFUSE(BUSY, "attach",
+                             "the step that the last trainer of rank %u (pid %u) had begun is not "
+                             "decided: zeroctl status tells which rank is waited for",
+                             sessions->options.rank, sessions->old_pid));
+    else
+        client_refuse(client, REFUSE(BUSY, "attach",
+                                     "the last trainer of rank %u (pid %u) still lives: end that "
+                                     "process",
+                                     sessions->options.rank, sessions->old_pid));
+}
+
 void client_next_turn(struct sessions *sessions)
 {
     uint64_t now = clock_ns();
@@ -171,11 +189,7 @@ void client_next_turn(struct sessions *sessions)
         if (rank_free(sessions, c->pid)) {
             welcome(c);
         } else if (now > c->deadline_ns) {
-            client_refuse(c,
-                          REFUSE(BUSY, "attach",
-                                 "the last trainer of rank %u (pid %u) still lives, or its step is "
-                                 "not decided: end that process",
-                                 sessions->options.rank, sessions->old_pid));
+            refuse_turn(c);
             client_close(c);
         }
     }

@@ -82,7 +82,18 @@ def same(name, hashes):
     check(len(set(hashes)) == 1 and hashes[0], f"{name}: {hashes}")
 
 
+def full_log():
+    """A log that cannot be written ends the run at once, and says which and why."""
+    group = Group(1, [GPT, "--steps", 100, "--log", "/dev/full"], options=["--max-restarts", "0"])
+    code = group.wait()
+    words = group.stderr()
+    check(code != 0 and "cannot write /dev/full: No space left" in words and "step 11/" not in words,
+          f"full log: exit {code}\n{words[-800:]}")
+    group.close()
+
+
 def main():
+    full_log()
     for world in (1, 2, 4):
         hashes = [golden(world, number) for number in range(4)] + [golden(world, 3)]
         same(f"N={world} fp32, stages 0-3 and stage 3 again", hashes)
