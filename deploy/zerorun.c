@@ -13,12 +13,18 @@
 /* A program started without them would get our pipes under these numbers. */
 static void ensure_standard_files(void)
 {
+    bool closed = fcntl(STDOUT_FILENO, F_GETFD) < 0;
+
     for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = dup(fd)) {
         if (fd > STDERR_FILENO) {
             close(fd);
             break;
         }
     }
+    if (closed)
+        errx(EXIT_SYSTEM,
+             "stdout is closed, so what trainers print would be lost: redirect it to a "
+             "file, or to /dev/null to do without");
 }
 
 /* Sets *out to the config that the trainers are told of; NULL if there is nothing to tell. */

@@ -202,6 +202,27 @@ void child_signal(const struct child *child, int signal)
         kill(-child->pid, signal);
 }
 
+void children_signal(const struct child *children, uint32_t count, int signal)
+{
+    for (uint32_t r = 0; r < count; r++)
+        child_signal(&children[r], signal);
+}
+
+uint32_t children_running(const struct child *children, uint32_t count)
+{
+    uint32_t running = 0;
+
+    for (uint32_t r = 0; r < count; r++)
+        running += children[r].pid > 0;
+    return running;
+}
+
+void child_finish(struct child *child, struct output *output)
+{
+    stream_finish(output, &child->out);
+    stream_finish(output, &child->err);
+}
+
 int child_reap(struct child *child, struct output *output)
 {
     int status = 0;
@@ -211,8 +232,7 @@ int child_reap(struct child *child, struct output *output)
     waitpid(child->pid, &status, 0);
     child->pid = 0;
     child->succeeded = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    stream_finish(output, &child->out);
-    stream_finish(output, &child->err);
+    child_finish(child, output);
     return status;
 }
 

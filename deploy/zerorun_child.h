@@ -50,9 +50,13 @@ bool child_start(struct child *child, struct output *output, const char *program
                  const struct environment *environment);
 /* To the child and what it started in its group. */
 void child_signal(const struct child *child, int signal);
+void children_signal(const struct child *children, uint32_t count, int signal);
+uint32_t children_running(const struct child *children, uint32_t count);
 /* Call for a pid that waitid() showed without reaping: kills what is left of its group, reaps it,
  * prints its last words. Returns the wait status. */
 int child_reap(struct child *child, struct output *output);
+/* Prints what is still in its pipes, and closes them. */
+void child_finish(struct child *child, struct output *output);
 /* The last lines of both its streams, as lines of zerorun's. */
 void child_say_last_lines(const struct child *child, struct output *output);
 /* "ended with exit code 3", "was killed by signal 9 (Killed)". */

@@ -34,6 +34,7 @@ struct group {
     struct child *daemons, *trainers; /* one of each per rank */
     int *ready_fds;                   /* where the daemon of each rank says READY */
     struct pollfd *polled;
+    uint32_t world;
     uint32_t made; /* how many ranks of the arrays are initialised */
     int signals, lifeline;
     enum phase phase;
@@ -44,21 +45,6 @@ struct group {
     int code;
     int stop_signal; /* that a user sent, 0 if none did */
 };
-
-static uint32_t running(const struct group *group, const struct child *children)
-{
-    uint32_t count = 0;
-
-    for (uint32_t r = 0; r < group->plan->options->world; r++)
-        count += children[r].pid > 0;
-    return count;
-}
-
-static void signal_all(const struct group *group, const struct child *children, int signal)
-{
-    for (uint32_t r = 0; r < group->plan->options->world; r++)
-        child_signal(&children[r], signal);
-}
 
 static void enter(struct group *group, enum phase phase, int64_t limit_ms)
 {
@@ -73,9 +59,9 @@ static void stop(struct group *group, int code, int signal)
     if (group->phase >= STOPPING_TRAINERS)
         return;
     group->code = code;
-    signal_all(group, group->trainers, signal);
+    children_signal(group->trainers, group->world, signal);
     /* A stopped process must run to act on it. */
-    signal_all(group, group->trainers, SIGCONT);
+    children_signal(group->trainers, group->world, SIGCONT);
     enter(group, STOPPING_TRAINERS, (int64_t)group->plan->options->grace_s * 1000);
 }
 
@@ -83,7 +69,6 @@ static void stop(struct group *group, int code, int signal)
 
 static void begin_running(struct group *group)
 {
-    uint32_t world = group->plan->options->world;
 
     enter(group, RUNNING, 0);
     if (group->plan->options->daemons_only) {
@@ -98,21 +83,21 @@ static void begin_running(struct group *group)
         stop(group, EXIT_SYSTEM, SIGTERM);
         return;
     }
-    for (uint32_t r = 0; r < world && group->phase == RUNNING; r++)
+    for (uint32_t r = 0; r < group->world && group->phase == RUNNING; r++)
         if (!start_trainer(group->plan, &group->trainers[r], &group->output))
             stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
 static void check_ready(struct group *group)
 {
-    uint32_t world = group->plan->options->world, ready = 0;
+    uint32_t ready = 0;
 
-    for (uint32_t r = 0; r < world; r++)
+    for (uint32_t r = 0; r < group->world; r++)
         ready += group->daemons[r].ready;
-    if (ready == world) {
+    if (ready == group->world) {
         begin_running(group);
     } else if (now_ms() >= group->deadline_ms) {
-        for (uint32_t r = 0; r < world; r++) {
+        for (uint32_t r = 0; r < group->world; r++) {
             if (group->daemons[r].ready)
                 continue;
             output_say(&group->output, "zerod %u did not get ready within %u s (--ready-timeout)",
@@ -140,7 +125,7 @@ static void daemon_ended(struct group *group, const struct child *daemon, int st
     case RUNNING:
     case SETTLING:
         if (in_order && group->plan->options->daemons_only) {
-            if (running(group, group->daemons) == 0)
+            if (children_running(group->daemons, group->world) == 0)
                 stop(group, 0, SIGTERM);
             break;
         }
@@ -190,7 +175,7 @@ static void trainer_failed(struct group *group, struct child *trainer, int statu
 
 static void restart_trainers(struct group *group)
 {
-    for (uint32_t r = 0; r < group->plan->options->world && group->phase == RUNNING; r++) {
+    for (uint32_t r = 0; r < group->world && group->phase == RUNNING; r++) {
         struct child *trainer = &group->trainers[r];
         if (trainer->restart_ms != 0 && trainer->restart_ms <= now_ms() &&
             !start_trainer(group->plan, trainer, &group->output))
@@ -200,7 +185,7 @@ static void restart_trainers(struct group *group)
 
 static bool reap_one(struct group *group, struct child *children, pid_t pid)
 {
-    for (uint32_t r = 0; r < group->plan->options->world; r++) {
+    for (uint32_t r = 0; r < group->world; r++) {
         struct child *child = &children[r];
         if (child->pid != pid)
             continue;
@@ -218,7 +203,7 @@ static bool reap_one(struct group *group, struct child *children, pid_t pid)
  * child that had started it. */
 static void reap(struct group *group)
 {
-    for (uint32_t r = 0; r < group->plan->options->world; r++) {
+    for (uint32_t r = 0; r < group->world; r++) {
         siginfo_t daemon = { 0 };
         pid_t pid = group->daemons[r].pid;
         if (pid > 0 && waitid(P_PID, (id_t)pid, &daemon, WEXITED | WNOHANG | WNOWAIT) == 0 &&
@@ -245,7 +230,7 @@ static void take_signal(struct group *group, int signal)
         break;
     case SIGUSR1:
     case SIGUSR2:
-        signal_all(group, group->trainers, signal);
+        children_signal(group->trainers, group->world, signal);
         break;
     default:
         if (group->stop_signal != 0) {
@@ -264,20 +249,40 @@ static void take_signal(struct group *group, int signal)
     }
 }
 
+/* Writes what can be written. What stdout does not take is lost: the run ends, and its exit code
+ * says so even if all else went well. */
+static void flush(struct group *group)
+{
+    output_flush(&group->output);
+    int error = output_take_error(&group->output);
+    int code = error == EPIPE ? EXIT_SIGNALLED + SIGPIPE : EXIT_SYSTEM;
+    if (error == 0)
+        return;
+    if (error == EPIPE) {
+        take_signal(group, SIGPIPE);
+    } else {
+        output_say(&group->output, "cannot write to stdout: %s", strerror(error));
+        stop(group, code, SIGTERM);
+    }
+    if (group->code == 0)
+        group->code = code;
+    output_flush(&group->output);
+}
+
 /* Kills what has not ended in time; true if the phase's processes are gone or beyond our power. */
 static bool stopped(struct group *group, const struct child *children)
 {
-    if (running(group, children) == 0)
+    if (children_running(children, group->world) == 0)
         return true;
     if (now_ms() < group->deadline_ms)
         return false;
     if (group->killed)
         return true;
-    for (uint32_t r = 0; r < group->plan->options->world; r++)
+    for (uint32_t r = 0; r < group->world; r++)
         if (children[r].pid > 0)
             output_say(&group->output, "%s %u does not end: killing it",
                        child_name(children[r].kind), r);
-    signal_all(group, children, SIGKILL);
+    children_signal(children, group->world, SIGKILL);
     group->killed = true;
     group->deadline_ms = now_ms() + KILLED_MS;
     return false;
@@ -291,8 +296,9 @@ static void advance(struct group *group)
         break;
     case RUNNING:
         restart_trainers(group);
-        if (!group->plan->options->daemons_only && running(group, group->trainers) == 0 &&
-            restart_next_ms(group->trainers, group->plan->options->world) == 0)
+        if (!group->plan->options->daemons_only &&
+            children_running(group->trainers, group->world) == 0 &&
+            restart_next_ms(group->trainers, group->world) == 0)
             stop(group, 0, SIGTERM);
         break;
     case SETTLING:
@@ -302,8 +308,8 @@ static void advance(struct group *group)
     case STOPPING_TRAINERS:
         if (!stopped(group, group->trainers))
             break;
-        signal_all(group, group->daemons, SIGTERM);
-        signal_all(group, group->daemons, SIGCONT);
+        children_signal(group->daemons, group->world, SIGTERM);
+        children_signal(group->daemons, group->world, SIGCONT);
         enter(group, STOPPING_DAEMONS,
               group->hurried ? 0 : (int64_t)group->plan->options->grace_s * 1000);
         break;
@@ -331,7 +337,7 @@ static nfds_t watch_all(struct group *group)
     watch(group, &count, group->lifeline, POLLIN);
     watch(group, &count, output_pending(&group->output, SINK_STDOUT) ? STDOUT_FILENO : -1, POLLOUT);
     watch(group, &count, output_pending(&group->output, SINK_STDERR) ? STDERR_FILENO : -1, POLLOUT);
-    for (uint32_t r = 0; r < group->plan->options->world; r++) {
+    for (uint32_t r = 0; r < group->world; r++) {
         watch(group, &count, group->phase == STARTING ? group->ready_fds[r] : -1, POLLIN);
         watch(group, &count, listen ? group->daemons[r].out.fd : -1, POLLIN);
         watch(group, &count, listen ? group->daemons[r].err.fd : -1, POLLIN);
@@ -357,9 +363,8 @@ static void handle_rank(struct group *group, uint32_t rank, const struct pollfd 
 static void turn(struct group *group)
 {
     int timeout = -1;
-    int64_t deadline_ms = group->phase == RUNNING
-                              ? restart_next_ms(group->trainers, group->plan->options->world)
-                              : group->deadline_ms;
+    int64_t deadline_ms = group->phase == RUNNING ? restart_next_ms(group->trainers, group->world)
+                                                  : group->deadline_ms;
 
     if (group->phase != RUNNING || deadline_ms != 0) {
         int64_t left = deadline_ms - now_ms();
@@ -369,12 +374,9 @@ static void turn(struct group *group)
     if (poll(group->polled, count, timeout) < 0)
         return;
     /* Output before signals, so that a child's last words come before the word of its end. */
-    for (uint32_t r = 0; r < group->plan->options->world; r++)
+    for (uint32_t r = 0; r < group->world; r++)
         handle_rank(group, r, &group->polled[4 + (size_t)r * 5]);
-    bool stdout_lost = group->output.sinks[SINK_STDOUT].gone;
-    output_flush(&group->output);
-    if (group->output.sinks[SINK_STDOUT].gone && !stdout_lost)
-        take_signal(group, SIGPIPE);
+    flush(group);
     struct signalfd_siginfo info;
     while (read(group->signals, &info, sizeof info) == sizeof info)
         take_signal(group, (int)info.ssi_signo);
@@ -388,17 +390,16 @@ static void turn(struct group *group)
 
 static bool open_group(struct group *group)
 {
-    uint32_t world = group->plan->options->world;
     sigset_t signals;
     bool ok;
 
-    group->daemons = calloc(world, sizeof *group->daemons);
-    group->trainers = calloc(world, sizeof *group->trainers);
-    group->ready_fds = malloc(world * sizeof *group->ready_fds);
-    group->polled = calloc(4 + (size_t)world * 5, sizeof *group->polled);
+    group->daemons = calloc(group->world, sizeof *group->daemons);
+    group->trainers = calloc(group->world, sizeof *group->trainers);
+    group->ready_fds = malloc(group->world * sizeof *group->ready_fds);
+    group->polled = calloc(4 + (size_t)group->world * 5, sizeof *group->polled);
     ok = group->daemons != NULL && group->trainers != NULL && group->ready_fds != NULL &&
          group->polled != NULL;
-    for (uint32_t r = 0; ok && r < world; r++) {
+    for (uint32_t r = 0; ok && r < group->world; r++) {
         bool daemon = child_init(&group->daemons[r], CHILD_DAEMON, r);
         bool trainer = child_init(&group->trainers[r], CHILD_TRAINER, r);
         ok = daemon && trainer;
@@ -406,8 +407,8 @@ static bool open_group(struct group *group)
         group->made = r + 1;
     }
     if (!ok)
-        output_say(&group->output, "no memory for %u ranks", world);
-    for (uint32_t r = 0; ok && r < world; r++) {
+        output_say(&group->output, "no memory for %u ranks", group->world);
+    for (uint32_t r = 0; ok && r < group->world; r++) {
         char *path = folder_file(group->plan->folder, "rank-%u.notify", r);
         group->ready_fds[r] = path != NULL ? ready_open(path) : -1;
         if (group->ready_fds[r] < 0)
@@ -423,19 +424,15 @@ static bool open_group(struct group *group)
 /* Ends what is left, prints what is left: a child's child may have held a pipe until now. */
 static void finish(struct group *group)
 {
-    uint32_t world = group->plan->options->world;
 
     tree_kill(KILLED_MS);
     folder_remove(group->plan->folder);
-    for (uint32_t r = 0; r < world; r++) {
-        struct child *daemon = &group->daemons[r], *trainer = &group->trainers[r];
-        stream_finish(&group->output, &daemon->out);
-        stream_finish(&group->output, &daemon->err);
-        stream_finish(&group->output, &trainer->out);
-        stream_finish(&group->output, &trainer->err);
+    for (uint32_t r = 0; r < group->world; r++) {
+        child_finish(&group->daemons[r], &group->output);
+        child_finish(&group->trainers[r], &group->output);
     }
     int64_t deadline_ms = now_ms() + READER_MS;
-    output_flush(&group->output);
+    flush(group);
     /* A slow reader has time, unless somebody wants us gone. */
     while (output_pending(&group->output, SINK_STDOUT) ||
            output_pending(&group->output, SINK_STDERR)) {
@@ -447,7 +444,7 @@ static void finish(struct group *group)
         while (read(group->signals, &info, sizeof info) == sizeof info)
             if (info.ssi_signo != SIGCHLD)
                 group->stop_signal = (int)info.ssi_signo;
-        output_flush(&group->output);
+        flush(group);
     }
 }
 
@@ -470,7 +467,11 @@ static void close_group(struct group *group)
 
 int group_run(struct plan *plan, int lifeline)
 {
-    struct group group = { .plan = plan, .lifeline = lifeline, .signals = -1, .code = EXIT_SYSTEM };
+    struct group group = { .plan = plan,
+                           .world = plan->options->world,
+                           .lifeline = lifeline,
+                           .signals = -1,
+                           .code = EXIT_SYSTEM };
 
     output_init(&group.output, plan->options->prefix);
     if (!open_group(&group)) {
@@ -480,7 +481,7 @@ int group_run(struct plan *plan, int lifeline)
         return EXIT_SYSTEM;
     }
     enter(&group, STARTING, (int64_t)plan->options->ready_s * 1000);
-    for (uint32_t r = 0; r < plan->options->world && group.phase == STARTING; r++)
+    for (uint32_t r = 0; r < group.world && group.phase == STARTING; r++)
         if (!start_daemon(plan, &group.daemons[r], &group.output))
             stop(&group, EXIT_SYSTEM, SIGTERM);
     while (group.phase != OVER) {

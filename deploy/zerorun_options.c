@@ -78,7 +78,8 @@ static const char description[] =
     "  71     the daemons did not get ready\n"
     "  72     a trainer was killed by a signal, or its exit code was above 63\n"
     "  73     the runtime folder cannot be used\n"
-    "  74     the system refused something, or zerorun's own process was killed\n"
+    "  74     the system refused something (stdout is on a full disk, say), or zerorun's own "
+    "process was killed\n"
     "  128+S  signal S ended the run";
 
 static uint32_t parse_count(struct argp_state *state, const char *name, const char *text,

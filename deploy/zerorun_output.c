@@ -22,7 +22,7 @@ static const int sink_fd[SINK_COUNT] = { STDOUT_FILENO, STDERR_FILENO };
 
 static void append(struct sink *sink, const char *text, size_t length)
 {
-    if (sink->gone)
+    if (sink->error != 0)
         return;
     if (sink->used + length > sink->capacity) {
         size_t capacity = 2 * (sink->used + length);
@@ -173,6 +173,14 @@ bool output_congested(const struct output *output)
            output->sinks[SINK_STDERR].used > CONGESTED_BYTES;
 }
 
+int output_take_error(struct output *output)
+{
+    int error = output->error_taken ? 0 : output->sinks[SINK_STDOUT].error;
+
+    output->error_taken = output->error_taken || error != 0;
+    return error;
+}
+
 bool output_pending(const struct output *output, enum sink_id id)
 {
     return output->sinks[id].used > 0;
@@ -189,7 +197,7 @@ static void drain(struct sink *sink, int fd)
         if (n < 0 && (errno == EINTR || errno == EAGAIN))
             break;
         if (n < 0) {
-            sink->gone = true;
+            sink->error = errno;
             done = sink->used;
             break;
         }

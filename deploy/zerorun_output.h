@@ -5,7 +5,7 @@
  *         reader: when one is slow the queue fills, congested() says so, and the children's pipes
  *         are left alone until it is written.
  * Thread  one.
- * Fails   never: a text for a reader that has gone is dropped.
+ * Fails   a text for a sink that cannot be written is dropped; of stdout, take_error tells.
  * Used by zerorun's child and group.
  */
 #ifndef DEPLOY_ZERORUN_OUTPUT_H
@@ -24,7 +24,7 @@ enum {
 
 struct sink {
     bool terminal;
-    bool gone; /* nobody reads it any more */
+    int error; /* of the write that failed, after which nothing is written */
     char *data;
     size_t used, capacity;
 };
@@ -50,6 +50,7 @@ struct output {
     struct stream *cursor[SINK_COUNT];
     struct stream self; /* zerorun's own lines */
     bool prefix, colour;
+    bool error_taken;
 };
 
 void output_init(struct output *output, bool prefix);
@@ -61,6 +62,8 @@ __attribute__((format(printf, 2, 3))) void output_say(struct output *output, con
 __attribute__((format(printf, 2, 3))) void output_print(struct output *output, const char *format,
                                                         ...);
 bool output_congested(const struct output *output);
+/* The errno of stdout's failure, once; 0 if there is nothing new. */
+int output_take_error(struct output *output);
 bool output_pending(const struct output *output, enum sink_id id);
 /* Writes what can be written without waiting. */
 void output_flush(struct output *output);

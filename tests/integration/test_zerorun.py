@@ -532,6 +532,41 @@ while True:
         self.assertEqual(process.wait(timeout=LIMIT), 128 + signal.SIGPIPE)
         self.assert_nothing_left()
 
+    def test_stdout_on_a_full_disk(self):
+        for trainer in (("echo", "result"), ("yes",), ("sh", "-c", "echo result; exit 3")):
+            with open("/dev/full", "w") as full:
+                process = self.start("-n", "1", "--", *trainer, stdout=full)
+                _, err = process.communicate(timeout=LIMIT)
+            self.assertEqual(err.count("cannot write to stdout: No space left on device"), 1, err)
+            self.assertIn(process.returncode, (74, 3) if "exit 3" in trainer[-1] else (74,), err)
+            self.assertNotIn("Broken pipe", err)
+            self.assert_nothing_left()
+
+    def test_stdout_that_is_closed(self):
+        script = 'exec "$0" -n 1 -- sh -c ": >%s" >&-' % self.path("started")
+        result = subprocess.run(["sh", "-c", script, ZERORUN], env=self.env, text=True,
+                                stderr=subprocess.PIPE, timeout=LIMIT)
+        self.assertEqual(result.returncode, 74, result.stderr)
+        self.assertIn("stdout is closed", result.stderr)
+        self.assertFalse(os.path.exists(self.path("started")))
+        self.assert_nothing_left()
+
+    def test_other_standard_files_may_be_closed(self):
+        script = 'exec "$0" -n 1 --no-prefix -- echo result <&- 2>&-'
+        result = subprocess.run(["sh", "-c", script, ZERORUN], env=self.env, text=True,
+                                stdout=subprocess.PIPE, timeout=LIMIT)
+        self.assertEqual((result.returncode, result.stdout), (0, "result\n"))
+
+    def test_reader_that_has_gone_before_the_last_line(self):
+        os.mkfifo(self.path("go"))
+        process = self.start("-n", "1", "--", "sh", "-c", "read x <%s; echo result"
+                             % self.path("go"), stderr=subprocess.DEVNULL)
+        process.stdout.close()
+        with open(self.path("go"), "w") as go:
+            go.write("go\n")
+        self.assertEqual(process.wait(timeout=LIMIT), 128 + signal.SIGPIPE)
+        self.assert_nothing_left()
+
     # ---- runtime folder ---------------------------------------------------------------------
 
     def test_folder_in_use(self):
