@@ -48,8 +48,10 @@ static bool find_config(const struct options *options, const char *trainer,
         return base != NULL && access(base, R_OK) == 0;
     }
     char *merged = folder_file(folder, "config.json");
-    bool ok = merged != NULL &&
-              overrides_apply(base, options->overrides, options->override_count, merged);
+    struct overrides overrides = { .texts = options->overrides,
+                                   .count = options->override_count,
+                                   .world = options->world };
+    bool ok = merged != NULL && overrides_apply(base, &overrides, merged);
     free(base);
     *out = merged;
     return ok;

@@ -1,6 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_overrides.h"
 
+#include "deploy/zerorun_edit.h"
+#include "proto/config.h"
+#include "proto/json.h"
+
+#include <ctype.h>
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -9,140 +14,24 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <yajl/yajl_gen.h>
 #include <yajl/yajl_tree.h>
 
-enum { CONFIG_LARGEST_BYTES = 1 << 20, DEPTH_LARGEST = 64 };
+enum { CONFIG_LARGEST_BYTES = 1 << 20 };
 
-/* One override on its way into a document. */
-struct edit {
-    yajl_gen gen;
-    const char *text; /* the whole override, for messages */
-    const char *path; /* what of the dotted path is still ahead; NULL at the value */
-    yajl_val value;   /* NULL: `literal` is a string */
-    const char *literal;
+/* The overrides on their way into a config. */
+struct merge {
+    const char *base; /* its name and its text */
+    char *base_text;
+    const struct overrides *overrides;
+    char **values;             /* of each override, as JSON on one line */
+    struct edit_place *places; /* of each in the merged text */
+    struct edit_place *tried;  /* the same, of an attempt without some */
+    struct zero_detail detail; /* what is wrong with the merged text */
 };
 
-static bool write_text(yajl_gen gen, const char *text, size_t length)
-{
-    return yajl_gen_string(gen, (const unsigned char *)text, length) == yajl_gen_status_ok;
-}
+/* ---- files ---- */
 
-static bool copy_value(yajl_gen gen, yajl_val value, int depth);
-
-static bool copy_object(yajl_gen gen, yajl_val value, int depth)
-{
-    bool ok = yajl_gen_map_open(gen) == yajl_gen_status_ok;
-
-    for (size_t i = 0; ok && i < value->u.object.len; i++)
-        ok = write_text(gen, value->u.object.keys[i], strlen(value->u.object.keys[i])) &&
-             copy_value(gen, value->u.object.values[i], depth);
-    return ok && yajl_gen_map_close(gen) == yajl_gen_status_ok;
-}
-
-static bool copy_array(yajl_gen gen, yajl_val value, int depth)
-{
-    bool ok = yajl_gen_array_open(gen) == yajl_gen_status_ok;
-
-    for (size_t i = 0; ok && i < value->u.array.len; i++)
-        ok = copy_value(gen, value->u.array.values[i], depth);
-    return ok && yajl_gen_array_close(gen) == yajl_gen_status_ok;
-}
-
-/* Numbers keep their spelling, so that nothing is rounded. */
-static bool copy_value(yajl_gen gen, yajl_val value, int depth)
-{
-    if (depth > DEPTH_LARGEST) {
-        warnx("the config is nested more than %d deep", DEPTH_LARGEST);
-        return false;
-    }
-    switch (value->type) {
-    case yajl_t_object:
-        return copy_object(gen, value, depth + 1);
-    case yajl_t_array:
-        return copy_array(gen, value, depth + 1);
-    case yajl_t_string:
-        return write_text(gen, value->u.string, strlen(value->u.string));
-    case yajl_t_number:
-        return yajl_gen_number(gen, value->u.number.r, strlen(value->u.number.r)) ==
-               yajl_gen_status_ok;
-    case yajl_t_true:
-    case yajl_t_false:
-        return yajl_gen_bool(gen, value->type == yajl_t_true) == yajl_gen_status_ok;
-    case yajl_t_null:
-    case yajl_t_any:
-        break;
-    }
-    return yajl_gen_null(gen) == yajl_gen_status_ok;
-}
-
-/* Copies `value` (NULL: a missing one) with the edit made in it. */
-static bool copy_edited(struct edit *edit, yajl_val value, int depth)
-{
-    if (edit->path == NULL)
-        return edit->value != NULL ? copy_value(edit->gen, edit->value, depth)
-                                   : write_text(edit->gen, edit->literal, strlen(edit->literal));
-    if (value != NULL && value->type != yajl_t_object) {
-        warnx("-o %s: \"%.*s\" is not an object, it has no keys to set", edit->text,
-              (int)(edit->path - edit->text - (edit->path > edit->text)), edit->text);
-        return false;
-    }
-    const char *key = edit->path;
-    size_t length = strcspn(key, ".=");
-    bool found = false;
-    bool ok = yajl_gen_map_open(edit->gen) == yajl_gen_status_ok;
-
-    edit->path = key[length] == '.' ? key + length + 1 : NULL;
-    for (size_t i = 0; ok && value != NULL && i < value->u.object.len; i++) {
-        const char *name = value->u.object.keys[i];
-        bool here = !found && strlen(name) == length && memcmp(name, key, length) == 0;
-
-        found = found || here;
-        ok = write_text(edit->gen, name, strlen(name)) &&
-             (here ? copy_edited(edit, value->u.object.values[i], depth + 1)
-                   : copy_value(edit->gen, value->u.object.values[i], depth + 1));
-    }
-    if (ok && !found)
-        ok = write_text(edit->gen, key, length) && copy_edited(edit, NULL, depth + 1);
-    return ok && yajl_gen_map_close(edit->gen) == yajl_gen_status_ok;
-}
-
-/* Replaces *text, a JSON document, by the edited one. `from` names it in messages. */
-static bool apply_one(char **text, const char *from, const char *override)
-{
-    char error[512];
-    const char *literal = strchr(override, '=') + 1;
-    struct edit edit = { .text = override, .path = override, .literal = literal };
-    yajl_val root = yajl_tree_parse(*text, error, sizeof error);
-    const unsigned char *made;
-    size_t length;
-    bool ok = false;
-
-    if (root == NULL) {
-        warnx("%s is not JSON: %s", from, error);
-        return false;
-    }
-    if (literal[0] != '\0')
-        edit.value = yajl_tree_parse(literal, error, sizeof error);
-    edit.gen = yajl_gen_alloc(NULL);
-    if (edit.gen != NULL) {
-        yajl_gen_config(edit.gen, yajl_gen_beautify, 1);
-        ok = copy_edited(&edit, root, 0) &&
-             yajl_gen_get_buf(edit.gen, &made, &length) == yajl_gen_status_ok;
-    }
-    if (ok) {
-        free(*text);
-        *text = strndup((const char *)made, length);
-        ok = *text != NULL;
-    }
-    if (edit.gen != NULL)
-        yajl_gen_free(edit.gen);
-    yajl_tree_free(edit.value);
-    yajl_tree_free(root);
-    return ok;
-}
-
-static char *read_file(const char *path)
+static char *read_file(const char *path, size_t *out_bytes)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     char *text = malloc(CONFIG_LARGEST_BYTES + 1);
@@ -159,6 +48,7 @@ static char *read_file(const char *path)
         text = NULL;
     } else {
         text[used] = '\0';
+        *out_bytes = used;
     }
     if (fd >= 0)
         close(fd);
@@ -178,14 +68,239 @@ static bool write_file(const char *path, const char *text)
     return ok;
 }
 
-bool overrides_apply(const char *base, const char *const *overrides, size_t count, const char *to)
-{
-    char *text = read_file(base);
-    bool ok = text != NULL;
+/* ---- messages ---- */
 
-    for (size_t i = 0; ok && i < count; i++)
-        ok = apply_one(&text, base, overrides[i]);
-    ok = ok && write_file(to, text);
+/* Splits "line 7: what" into the line (0: none is named) and what. */
+static const char *split_line(const char *detail, unsigned *out_line)
+{
+    int skip = 0;
+
+    if (sscanf(detail, "line %u: %n", out_line, &skip) != 1 || skip == 0)
+        *out_line = 0;
+    return detail + skip;
+}
+
+/* "line 7, column 3: ..." of the base, or a sentence about the whole of it. */
+static void complain_base(const char *base, const char *detail)
+{
+    warnx("%s%s %s", base, strncmp(detail, "line ", 5) == 0 ? "," : ":", detail);
+}
+
+/* Is a key of that path, a section of it or a key in it spoken of? Its last part may be enough. */
+static bool mentions(const char *detail, const char *path, size_t bytes)
+{
+    const char *last = memrchr(path, '.', bytes);
+    size_t last_bytes = last != NULL ? bytes - (size_t)(last + 1 - path) : bytes;
+
+    for (const char *at = detail; *at != '\0';) {
+        size_t length = 0;
+        while (isalnum((unsigned char)at[length]) || at[length] == '_' ||
+               (at[length] == '.' && isalnum((unsigned char)at[length + 1])))
+            length++;
+        size_t common = length < bytes ? length : bytes;
+        bool same = length > 0 && memcmp(at, path, common) == 0 &&
+                    (length == bytes || (length < bytes ? path : at)[common] == '.');
+        if (same || (last != NULL && length == last_bytes && memcmp(at, last + 1, length) == 0))
+            return true;
+        at += length > 0 ? length : 1;
+    }
+    return false;
+}
+
+/* ---- merging ---- */
+
+/* The value of an override as JSON on one line: what is not JSON is a text. */
+static char *read_value(const char *override)
+{
+    const char *literal = strchr(override, '=') + 1;
+    char error[256];
+    struct zero_detail detail = { .text = "no memory" };
+    unsigned line;
+    struct json *json = NULL;
+    yajl_val tree = literal[0] != '\0' ? yajl_tree_parse(literal, error, sizeof error) : NULL;
+    char *value = tree != NULL ? strdup(literal) : edit_quote(literal, strlen(literal));
+
+    yajl_tree_free(tree);
+    if (value == NULL || zero_failed(json_parse(value, strlen(value), &json, &detail))) {
+        warnx("-o %s: %s", override, split_line(detail.text, &line));
+        free(value);
+        return NULL;
+    }
+    json_free(json);
+    for (char *at = value; (at = strchr(at, '\n')) != NULL;)
+        *at = ' ';
+    return value;
+}
+
+static bool same_path(const char *one, const char *other)
+{
+    size_t bytes = strcspn(one, "=");
+
+    return bytes == strcspn(other, "=") && memcmp(one, other, bytes) == 0;
+}
+
+/* The base with all overrides but those of one path (NULL: with all). NULL: *out_failed is the one
+ * that cannot be applied, and its place says why. */
+static char *merge_text(const struct merge *m, const char *except, struct edit_place *places,
+                        size_t *out_failed)
+{
+    char *text = strdup(m->base_text);
+
+    for (size_t i = 0; text != NULL && i < m->overrides->count; i++) {
+        const char *override = m->overrides->texts[i];
+        if (except != NULL && same_path(override, except))
+            continue;
+        char *next = edit_set(text, override, m->values[i], &places[i]);
+        free(text);
+        text = next;
+        *out_failed = i;
+    }
+    return text;
+}
+
+static bool check(const struct merge *m, const char *text, struct zero_detail *detail)
+{
+    struct zero_config config;
+
+    *detail = (struct zero_detail){ .text = "no memory" };
+    return !zero_failed(
+        zero_config_parse(text, strlen(text), m->overrides->world, &config, detail));
+}
+
+/* ---- whose mistake it is ---- */
+
+/* It is an override's if all is well without it, or if something else is wrong then and the message
+ * speaks of its key. */
+static bool is_culprit(const struct merge *m, size_t index)
+{
+    const char *override = m->overrides->texts[index];
+    bool spoken_of = mentions(m->detail.text, override, strcspn(override, "="));
+    struct zero_detail detail;
+    size_t failed;
+
+    for (size_t later = index + 1; later < m->overrides->count; later++)
+        if (same_path(m->overrides->texts[later], override))
+            return false; /* it has no effect */
+    char *text = merge_text(m, override, m->tried, &failed);
+    bool well = text != NULL && check(m, text, &detail);
+    bool other = text == NULL || (!well && strcmp(detail.text, m->detail.text) != 0);
     free(text);
+    return well || (other && spoken_of);
+}
+
+static bool is_in_base(const struct merge *m, size_t index)
+{
+    struct edit_place place;
+    char *text = edit_set(m->base_text, m->overrides->texts[index], m->values[index], &place);
+    bool found = text != NULL && !place.made;
+
+    free(text);
+    return found;
+}
+
+/* "-o fp16.enabled=true -o bf16.enabled=true: train.json, line 4: ..." The line is left out where
+ * an override made it. */
+static void complain(const struct merge *m)
+{
+    struct zero_detail of_base;
+    unsigned line;
+    const char *what = split_line(m->detail.text, &line);
+    bool base_is_wrong =
+        !check(m, m->base_text, &of_base) && strcmp(of_base.text, m->detail.text) == 0;
+    bool made = false;
+    char *culprits = NULL;
+    size_t bytes, count = 0;
+    FILE *to = open_memstream(&culprits, &bytes);
+
+    for (size_t i = 0; to != NULL && !base_is_wrong && i < m->overrides->count; i++) {
+        if (!is_culprit(m, i))
+            continue;
+        fprintf(to, "%s-o %s", count++ > 0 ? " " : "", m->overrides->texts[i]);
+        made = made || (m->places[i].line == line && !is_in_base(m, i));
+    }
+    bool listed = to != NULL && fclose(to) == 0 && count > 0;
+    if (!listed)
+        complain_base(m->base, m->detail.text);
+    else if (line == 0 || made)
+        warnx("%s: %s", culprits, what);
+    else
+        warnx("%s: %s, line %u: %s", culprits, m->base, line, what);
+    free(culprits);
+}
+
+static void complain_blocked(const struct merge *m, size_t index)
+{
+    const struct edit_place *place = &m->places[index];
+    const char *override = m->overrides->texts[index];
+
+    if (!place->blocked)
+        warnx("no memory for the config");
+    else if (place->blocker == 0)
+        warnx("-o %s: %s is not an object, it has no keys to set", override, m->base);
+    else
+        warnx("-o %s: \"%.*s\" is not an object, it has no keys to set", override,
+              (int)place->blocker, override);
+}
+
+/* ---- all of it ---- */
+
+static bool open_merge(struct merge *m)
+{
+    struct zero_detail detail = { .text = "no memory" };
+    struct json *json = NULL;
+    size_t bytes = 0;
+
+    m->base_text = read_file(m->base, &bytes);
+    if (m->base_text == NULL)
+        return false;
+    if (zero_failed(json_parse(m->base_text, bytes, &json, &detail))) {
+        complain_base(m->base, detail.text);
+        return false;
+    }
+    json_free(json);
+    m->values = calloc(m->overrides->count, sizeof *m->values);
+    m->places = calloc(m->overrides->count, sizeof *m->places);
+    m->tried = calloc(m->overrides->count, sizeof *m->tried);
+    if (m->values == NULL || m->places == NULL || m->tried == NULL) {
+        warnx("no memory for %zu overrides", m->overrides->count);
+        return false;
+    }
+    for (size_t i = 0; i < m->overrides->count; i++) {
+        m->values[i] = read_value(m->overrides->texts[i]);
+        if (m->values[i] == NULL)
+            return false;
+    }
+    return true;
+}
+
+static void close_merge(struct merge *m)
+{
+    for (size_t i = 0; m->values != NULL && i < m->overrides->count; i++)
+        free(m->values[i]);
+    free(m->values);
+    free(m->places);
+    free(m->tried);
+    free(m->base_text);
+}
+
+bool overrides_apply(const char *base, const struct overrides *overrides, const char *to)
+{
+    struct merge m = { .base = base, .overrides = overrides };
+    char *text = NULL;
+    size_t failed = 0;
+    bool ok = false;
+
+    if (!open_merge(&m))
+        goto out;
+    text = merge_text(&m, NULL, m.places, &failed);
+    if (text == NULL)
+        complain_blocked(&m, failed);
+    else if (!check(&m, text, &m.detail))
+        complain(&m);
+    else
+        ok = write_file(to, text);
+out:
+    free(text);
+    close_merge(&m);
     return ok;
 }

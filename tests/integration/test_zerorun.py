@@ -640,14 +640,15 @@ while True:
     # ---- daemons only -----------------------------------------------------------------------
 
     def test_daemons_only(self):
-        config = self.write("base.json", "{\"a\": 1}")
-        process = self.start("-n", "2", "--daemons-only", "--config", config, "-o", "b=2")
+        config = self.write("base.json", self.BASE)
+        process = self.start("-n", "2", "--daemons-only", "--config", config,
+                             "-o", "zero_optimization.stage=2")
         lines = [process.stdout.readline() for _ in range(2)]
         for rank, line in enumerate(lines):
             words = dict(word.split("=", 1) for word in line.split())
             self.assertEqual((words["RANK"], words["WORLD_SIZE"]), (str(rank), "2"))
             with open(words["ZERO_CONFIG"]) as file:
-                self.assertEqual(json.load(file), {"a": 1, "b": 2})
+                self.assertEqual(json.load(file)["zero_optimization"], {"stage": 2})
             client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             client.connect(words["ZERO_SOCKET"])
             client.close()
@@ -667,28 +668,103 @@ while True:
 
     # ---- config -----------------------------------------------------------------------------
 
-    BASE = """{ "train_batch_size": 16, "optimizer": { "type": "AdamW",
-      "params": { "lr": 3e-4, "betas": [0.9, 0.999], "eps": 1e-08 } },
-      "bf16": { "enabled": false }, "odd \\u00e9": null, "big": 12345678901234567890 }"""
+    BASE = """{ "train_batch_size": 16,
+
+  "optimizer": { "type": "AdamW",
+    "params": { "lr": 3e-4,
+      "betas": [
+        0.9, 0.999 ],
+      "eps": 1e-08 } },
+  "tr\\u0061in_micro_batch_size_per_gpu": 8,
+  "bf16": {}, "autotuning": { "odd \\"é\\\\": null, "big": 12345678901234567890, "none": {
+  } }
+}
+"""
+
+    def merged(self, base, *overrides, world="2"):
+        path = self.write("base.json", base)
+        options = [word for override in overrides for word in ("-o", override)]
+        script = "[ $RANK != 0 ] || cat $ZERO_CONFIG"
+        code, out, err = self.run_zerorun("-n", world, "--no-prefix", "--config", path, *options,
+                                          "--", "sh", "-c", script)
+        self.assertEqual(code, 0, err)
+        return out
 
     def test_overrides(self):
-        base = self.write("base.json", self.BASE)
-        code, out, err = self.run_zerorun(
-            "-n", "1", "--no-prefix", "--config", base, "-o", "zero_optimization.stage=2",
-            "-o", "bf16.enabled=true", "-o", "optimizer.params.lr=1e-3",
-            "-o", "optimizer.params.betas=[0.8,0.9]", "-o", "optimizer.type=SGD",
-            "-o", "a.b.c={\"d\":[]}", "-o", "text=a=b, c", "-o", "empty=",
-            "-o", "train_batch_size=32", "-o", "train_batch_size=64",
-            "--", "sh", "-c", "cat $ZERO_CONFIG")
-        self.assertEqual(code, 0, err)
+        out = self.merged(
+            self.BASE, "zero_optimization.stage=2", "bf16.enabled=true",
+            "optimizer.params.lr=1e-3", "optimizer.params.betas=[0.8,\n0.9]",
+            "optimizer.type=Adam", "autotuning.a.b.c={\"d\":[]}", "autotuning.text=a=\"b\", \\c",
+            "autotuning.empty=", "autotuning.none.x=null", "train_batch_size=32",
+            "train_batch_size=64", "train_micro_batch_size_per_gpu=16")
         expected = json.loads(self.BASE)
         expected["zero_optimization"] = {"stage": 2}
         expected["bf16"]["enabled"] = True
-        expected["optimizer"]["type"] = "SGD"
+        expected["optimizer"]["type"] = "Adam"
         expected["optimizer"]["params"].update(lr=1e-3, betas=[0.8, 0.9])
-        expected.update(a={"b": {"c": {"d": []}}}, text="a=b, c", empty="", train_batch_size=64)
+        expected["autotuning"].update(a={"b": {"c": {"d": []}}}, text="a=\"b\", \\c", empty="",
+                                      none={"x": None})
+        expected.update(train_batch_size=64, train_micro_batch_size_per_gpu=16)
         self.assertEqual(json.loads(out), expected)
-        self.assertIn("1e-08", out)
+
+    def test_overrides_leave_all_else_on_its_line(self):
+        self.assertEqual(
+            self.merged(self.BASE, "optimizer.params.betas=[0.8, 0.9]", "bf16.enabled=true",
+                        "optimizer.params.weight_decay=0", "autotuning.none.x=1",
+                        "zero_optimization.stage=1"),
+            self.BASE.replace("[\n        0.9, 0.999 ]", "[0.8, 0.9]\n")
+            .replace("{}", "{\"enabled\": true}").replace("1e-08", "1e-08, \"weight_decay\": 0")
+            .replace("{\n  } }\n}", "{\"x\": 1\n  } }, \"zero_optimization\": {\"stage\": 1}\n}"))
+
+    def mistake(self, base, *overrides, world="2"):
+        path = self.write("base.json", base)
+        options = [word for override in overrides for word in ("-o", override)]
+        code, out, err = self.run_zerorun("-n", world, "--config", path, *options, "--", "echo", "up")
+        self.assertEqual((code, out), (64, ""), err)
+        self.assertTrue(err.startswith("zerorun: ") and err.count("\n") == 1, err)
+        self.assertNotIn("config.json", err)
+        return err[len("zerorun: "):-1].replace(path, "BASE")
+
+    def test_mistakes_in_overrides_name_them(self):
+        batch = "train_batch_size 15 is not train_micro_batch_size_per_gpu 8"
+        for overrides, text in (
+                (("optimizer.params.lr=-1", "bf16.enabled=true"),
+                 "-o optimizer.params.lr=-1: BASE, line 4: optimizer.params.lr is -1: "),
+                (("zero_optimization.stage=9",),
+                 "-o zero_optimization.stage=9: zero_optimization.stage is 9: it must be"),
+                (("zero_optimization.stagee=1", "zero_optimization.stagee=2"),
+                 "-o zero_optimization.stagee=2: the key zero_optimization.stagee is unknown; the "
+                 "nearest known one is zero_optimization.stage"),
+                (("bf16.enabled=true", "fp16.enabled=true"), "-o bf16.enabled=true "
+                 "-o fp16.enabled=true: fp16 and bf16 (line 9) are both enabled"),
+                (("train_batch_size=15",), "-o train_batch_size=15: BASE, line 1: " + batch),
+                (("optimizer={\"type\": \"Lion\"}",), "-o optimizer={\"type\": \"Lion\"}: "
+                 "BASE, line 3: optimizer.type \"Lion\" is not supported"),
+                (("optimizer.params.eps=[1e-8",), "-o optimizer.params.eps=[1e-8: BASE, line 7: "
+                 "optimizer.params.eps must be a number, not a text"),
+                (("optimizer.params.lr=1e999",),
+                 "-o optimizer.params.lr=1e999: 1e999 is too large for a number"),
+                (("optimizer.type=a\tb",),
+                 "-o optimizer.type=a\tb: a text has a control character in it"),
+                (("bf16={\"enabled\": true, \"enabled\": false}",),
+                 "\"enabled\" is given again"),
+                (("optimizer.type.x=1",),
+                 "-o optimizer.type.x=1: \"optimizer.type\" is not an object"),
+                (("train_batch_size.x=1",), "\"train_batch_size\" is not an object")):
+            self.assertIn(text, self.mistake(self.BASE, *overrides))
+
+    def test_mistakes_in_the_original_name_its_line(self):
+        for base, override, text in (
+                ("{ \"a\": 1,, }", "a=1", "BASE, line 1, column 10: "),
+                ("[]", "a=1", "-o a=1: BASE is not an object"),
+                ("{ \"bf16\": {}, \"bf16\": {} }", "a=1", "BASE, line 1: \"bf16\" is given again"),
+                (self.BASE.replace("\"eps\"", "\"epz\""), "optimizer.params.eps=1e-8",
+                 "BASE, line 7: the key optimizer.params.epz is unknown"),
+                (self.BASE.replace("eps\": 1e-08", "eps\": \"x\""), "bf16.enabled=true",
+                 "BASE, line 7: optimizer.params.eps must be a number"),
+                ("{}", "train_batch_size=2", "BASE: optimizer.type is missing: add ")):
+            err = self.mistake(base, override)
+            self.assertEqual(err[:len(text)], text)
 
     def test_config_without_overrides_is_passed_as_it_is(self):
         base = self.write("base.json", self.BASE)
@@ -705,26 +781,14 @@ while True:
         os.mkdir(self.path("bin"))
         os.symlink("../learner.sh", self.path("bin/learner"))
         self.env["PATH"] = self.path("bin") + ":" + self.env["PATH"]
-        code, _, err = self.run_zerorun("-n", "1", "-o", "a=1", "--", "learner")
+        code, _, err = self.run_zerorun("-n", "2", "-o", "bf16.enabled=true", "--", "learner")
         self.assertEqual(code, 64)
         self.assertIn("%s/learner.json cannot be read: give one with --config"
                       % os.path.realpath(self.folder), err)
-        self.write("learner.json", "{\"b\": 2}")
+        self.write("learner.json", self.BASE)
         code, out, err = self.run_zerorun(
-            "-n", "1", "--no-prefix", "-o", "a=1", "--", "learner")
-        self.assertEqual((code, json.loads(out or "0")), (0, {"a": 1, "b": 2}), err)
-
-    def test_overrides_that_do_not_fit(self):
-        base = self.write("base.json", self.BASE)
-        broken = self.write("broken.json", "{ \"a\": 1,, }")
-        for config, override, text in (
-                (base, "optimizer.type.x=1", "\"optimizer.type\" is not an object"),
-                (base, "train_batch_size.x=1", "\"train_batch_size\" is not an object"),
-                (broken, "a=1", "broken.json is not JSON")):
-            code, _, err = self.run_zerorun(
-                "-n", "1", "--config", config, "-o", override, "--", "true")
-            self.assertEqual(code, 64, err)
-            self.assertIn(text, err)
+            "-n", "2", "--no-prefix", "-o", "bf16.enabled=true", "--", "learner")
+        self.assertEqual((code, out.count("{\"enabled\": true}")), (0, 2), err)
 
 
 if __name__ == "__main__":
