@@ -6,8 +6,10 @@
 
 #include <err.h>
 #include <fcntl.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 /* A program started without them would get our pipes under these numbers. */
@@ -57,12 +59,44 @@ static bool find_config(const struct options *options, const char *trainer,
     return ok;
 }
 
+/* Descriptors that this process needs for a rank's pipes and socket, and that a daemon needs for
+ * each peer; and what each needs besides. */
+enum { FILES_EACH = 6, FILES_BESIDE = 128 };
+
+/* Daemons inherit the limit: too few would show in them one by one, late. */
+static bool enough_files(uint32_t world)
+{
+    rlim_t needed = FILES_BESIDE + (rlim_t)FILES_EACH * world;
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0) {
+        warn("cannot read the limit of open files");
+        return false;
+    }
+    if (files.rlim_max < needed) {
+        warnx("%u ranks need %ju open files and %ju are allowed: raise the limit (ulimit -n, or "
+              "LimitNOFILE= of a unit)",
+              world, (uintmax_t)needed, (uintmax_t)files.rlim_max);
+        return false;
+    }
+    if (files.rlim_cur >= needed)
+        return true;
+    files.rlim_cur = needed; /* no more: trainers inherit it, and some use select() */
+    if (setrlimit(RLIMIT_NOFILE, &files) != 0) {
+        warn("cannot raise the limit of open files");
+        return false;
+    }
+    return true;
+}
+
 static int run(const struct options *options, const char *zerod, const char *trainer)
 {
     struct folder folder;
     char *config;
     int code = EXIT_USAGE;
 
+    if (!enough_files(options->world))
+        return EXIT_SYSTEM;
     if (!folder_open(options->runtime_dir, options->world, &folder))
         return EXIT_FOLDER;
     if (find_config(options, trainer, &folder, &config)) {

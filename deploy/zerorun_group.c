@@ -129,9 +129,12 @@ static void daemon_ended(struct group *group, const struct child *daemon, int st
                 stop(group, 0, SIGTERM);
             break;
         }
-        output_say(&group->output, "zerod %u %s while the group was running: ending the group",
-                   daemon->rank, how);
-        stop(group, EXIT_DAEMON_DIED, SIGTERM);
+        if (in_order)
+            output_say(&group->output, "zerod %u was told to end: ending the group", daemon->rank);
+        else
+            output_say(&group->output, "zerod %u %s while the group was running: ending the group",
+                       daemon->rank, how);
+        stop(group, in_order ? EXIT_SHUT_DOWN : EXIT_DAEMON_DIED, SIGTERM);
         break;
     case STOPPING_TRAINERS:
     case STOPPING_DAEMONS:

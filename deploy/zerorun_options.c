@@ -80,6 +80,7 @@ static const char description[] =
     "  73     the runtime folder cannot be used\n"
     "  74     the system refused something (stdout is on a full disk, say), or zerorun's own "
     "process was killed\n"
+    "  75     a daemon was told to end (zeroctl shutdown) while trainers ran\n"
     "  128+S  signal S ended the run";
 
 static uint32_t parse_count(struct argp_state *state, const char *name, const char *text,

@@ -298,6 +298,22 @@ class Zerorun(unittest.TestCase):
         self.assertIn("zerod 1 was killed by signal 9 (Killed) while the group was running", err)
         self.assert_nothing_left()
 
+    def test_daemon_that_is_told_to_end_while_trainers_run(self):
+        process = self.start("-n", "2", "--", "sh", "-c", ": >%s.$RANK; exec sleep 1000"
+                             % self.path("up"))
+        self.exists("up.0", "up.1")
+        self.signal_daemon("1", signal.SIGTERM)
+        _, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 75, err)
+        self.assertIn("zerod 1 was told to end: ending the group", err)
+        self.assert_nothing_left()
+
+    def test_too_few_open_files_are_allowed(self):
+        command = ["sh", "-c", "ulimit -n 150; exec \"$@\"", "sh", ZERORUN, "-n", "8", "--", "true"]
+        run = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=LIMIT)
+        self.assertEqual(run.returncode, 74, run.stderr)
+        self.assertIn("8 ranks need 176 open files and 150 are allowed: raise", run.stderr)
+
     def test_trainer_that_fails_because_its_daemon_died(self):
         script = ("import os, socket, sys; s = socket.socket(socket.AF_UNIX, "
                   "socket.SOCK_SEQPACKET); s.connect(os.environ['ZERO_SOCKET']); "
