@@ -14,7 +14,7 @@
 
 enum { DEFAULT_DEADLINE_MS = 60000, RETRY_MS = 20 };
 
-static int64_t now_ms(void)
+int64_t client_now_ms(void)
 {
     struct timespec t;
 
@@ -63,23 +63,26 @@ static zero_status connect_until(const struct sockaddr_un *address, int64_t end,
             return client_fail(NULL, ZERO_PERMISSION, "attach",
                                "%s: %s: run the trainer as the user that runs zerod",
                                address->sun_path, strerror(error));
-        if (!later || now_ms() > end)
+        if (!later || client_now_ms() > end)
             return client_fail(NULL, later ? ZERO_DEADLINE : ZERO_SYSTEM, "attach",
                                "%s: %s: is zerod running?", address->sun_path, strerror(error));
         nanosleep(&pause, NULL);
     }
 }
 
+zero_status client_check(zero_client *client)
+{
+    if (!atomic_load(&client->lost))
+        return zero_success();
+    return client_fail(client, ZERO_DAEMON_LOST, "ask daemon",
+                       "the daemon of rank %" PRIu32 " is gone or has closed this session: attach "
+                       "again",
+                       client->rank);
+}
+
 zero_status client_send(zero_client *client, enum zero_frame_type type, const void *message)
 {
-    zero_status s;
-
-    if (atomic_load(&client->lost))
-        return client_fail(client, ZERO_DAEMON_LOST, "ask daemon",
-                           "the daemon of rank %" PRIu32 " is gone or has closed this session: "
-                           "attach again",
-                           client->rank);
-    s = zero_frame_send(client->socket, type, message, NULL, (int)client->deadline_ms);
+    zero_status s = zero_frame_send(client->socket, type, message, NULL, (int)client->deadline_ms);
     if (s.code == ZERO_TOO_LARGE)
         return client_fail(client, s.code, "ask daemon", "a part of the model is over 64 KiB");
     if (!zero_failed(s))
@@ -161,49 +164,73 @@ static zero_status greet(zero_client *client, int deadline_ms)
     return s;
 }
 
+/* A daemon that dies while it greets is looked for again. */
+zero_status session_connect(zero_client *client, int64_t end)
+{
+    zero_status s;
+
+    do {
+        if (client->socket >= 0)
+            close(client->socket);
+        client->socket = -1;
+        s = connect_until(&client->address, end, &client->socket);
+        if (zero_failed(s))
+            return s;
+        int64_t left = end - client_now_ms();
+        s = greet(client, left > 0 ? (int)left : 1);
+    } while (s.code == ZERO_DAEMON_LOST && client_now_ms() < end);
+    return s;
+}
+
+static zero_status check_options(const struct zero_attach_options *options, zero_client **out)
+{
+    zero_status s = client_need(NULL, out, "out");
+
+    if (!zero_failed(s) && options->role != ZERO_TRAINER && options->role != ZERO_OBSERVER)
+        s = client_fail(NULL, ZERO_INVALID_ARGUMENT, "attach",
+                        "role %d is neither ZERO_TRAINER nor ZERO_OBSERVER", (int)options->role);
+    return s;
+}
+
 zero_status zero_attach(const struct zero_attach_options *options, zero_client **out,
                         struct zero_detail *out_detail)
 {
     static const struct zero_attach_options defaults = { NULL, ZERO_TRAINER, 0 };
     struct sockaddr_un address;
     zero_client *client = NULL;
-    int socket = -1;
 
     if (options == NULL)
         options = &defaults;
     uint32_t limit = options->deadline_ms ? options->deadline_ms : DEFAULT_DEADLINE_MS;
     if (limit > CLIENT_MAX_DEADLINE_MS)
         limit = CLIENT_MAX_DEADLINE_MS;
-    int64_t end = now_ms() + limit;
+    int64_t end = client_now_ms() + limit;
     zero_status s = find_socket(options->socket, &address);
     if (!zero_failed(s))
-        s = client_need(NULL, out, "out");
-    if (!zero_failed(s) && options->role != ZERO_TRAINER && options->role != ZERO_OBSERVER)
-        s = client_fail(NULL, ZERO_INVALID_ARGUMENT, "attach",
-                        "role %d is neither ZERO_TRAINER nor ZERO_OBSERVER", (int)options->role);
-    if (zero_failed(s))
-        goto out;
-    s = connect_until(&address, end, &socket);
+        s = check_options(options, out);
     if (zero_failed(s))
         goto out;
     client = calloc(1, sizeof *client);
     if (client == NULL) {
         s = client_fail(NULL, ZERO_NO_MEMORY, "attach", "%zu bytes", sizeof *client);
-        close(socket);
         goto out;
     }
-    client->socket = socket;
+    client->socket = -1;
+    client->address = address;
     client->role = options->role;
     client->deadline_ms = limit;
-    int64_t left = end - now_ms();
-    s = greet(client, left > 0 ? (int)left : 1);
+    pthread_mutex_init(&client->renewing, NULL);
+    s = session_connect(client, end);
     if (zero_failed(s))
         goto out;
     *out = client;
     return s;
 out:
-    if (out_detail != NULL)
-        snprintf(out_detail->text, sizeof out_detail->text, "%s", zero_error_text(client));
+    if (out_detail != NULL) {
+        const char *text = zero_error_text(client);
+        snprintf(out_detail->text, sizeof out_detail->text, "%s",
+                 *text ? text : zero_error_text(NULL));
+    }
     zero_detach(client);
     return s;
 }
@@ -215,7 +242,9 @@ void zero_detach(zero_client *client)
     mapping_close(client);
     zero_layout_destroy(client->layout);
     free(client->blob);
-    close(client->socket);
+    if (client->socket >= 0)
+        close(client->socket);
+    pthread_mutex_destroy(&client->renewing);
     free(client);
 }
 

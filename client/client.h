@@ -8,7 +8,9 @@
 #ifndef CLIENT_CLIENT_H
 #define CLIENT_CLIENT_H
 
+#include <pthread.h>
 #include <stdatomic.h>
+#include <sys/un.h>
 
 #include "client/zeroclient.h"
 #include "proto/frame.h"
@@ -24,10 +26,12 @@ struct mapping {
 
 struct zero_client {
     int socket;
+    struct sockaddr_un address; /* of the daemon's socket */
     enum zero_role role;
     uint32_t rank, world;
     struct zero_client_info info;
     uint32_t deadline_ms; /* of every wait, as the daemon's config says */
+    uint64_t model;       /* the daemon's hash of the model and config */
 
     struct zero_layout *layout; /* NULL until registered */
     struct mapping ring_map, bell_map, window_map, staging_map, param_map;
@@ -38,10 +42,14 @@ struct zero_client {
     unsigned char *blob;      /* of the last committed step; room for ZERO_MAX_BLOB */
     _Atomic uint64_t attempt; /* the one this trainer computes for */
     atomic_bool lost;         /* the daemon is gone, or what it says makes no sense any more */
-    atomic_bool step_asked;   /* a step was asked for and its outcome is not known yet */
+    atomic_bool ended;        /* and no other will come */
+    atomic_uint users;        /* threads between enter and leave */
+    atomic_uint session;      /* counts renewals */
+    pthread_mutex_t renewing;
+    atomic_bool step_asked; /* a step was asked for and its outcome is not known yet */
     struct waiting {
         enum zero_ring_call call;
-        uint32_t layer, generation;
+        uint32_t layer, generation, session;
         uint64_t offset, count; /* of a read */
     } waiting[ZERO_RING_SLOTS]; /* what each begun call was about; the claimer's */
     uint64_t read_places;       /* of begun reads in staging, a bit each */
@@ -80,14 +88,33 @@ zero_status ring_wait(zero_client *client, zero_op op, enum zero_ring_call call,
  * the attempt this trainer computes for. */
 zero_status ring_check_attempt(zero_client *client);
 
+/* ---- renew.c ---- */
+
+/* Between the two the ring stays the one it is, for calls that do not sleep. False: the session is
+ * lost, renew it first. */
+bool session_enter(zero_client *client);
+void session_leave(zero_client *client);
+
+/* Takes a lost session up with the daemon's successor; OK also when another thread just has. */
+zero_status session_renew(zero_client *client);
+
 /* ---- mapping.c ---- */
 
 /* Maps what came with REGISTERED. On failure nothing stays mapped. */
 zero_status mapping_open(zero_client *client, const struct zero_frame *registered);
+/* Maps the same things of a new session over what is mapped: every pointer stays good. */
+zero_status mapping_renew(zero_client *client, const struct zero_frame *registered);
 void mapping_close(zero_client *client);
 
 /* ---- attach.c ---- */
 
+int64_t client_now_ms(void);
+
+/* Connects and greets, until `end`; the socket that was there is closed. */
+zero_status session_connect(zero_client *client, int64_t end);
+
+/* DAEMON_LOST when the session is. */
+zero_status client_check(zero_client *client);
 /* Sends a frame, waiting for room as long as the daemon's deadline. */
 zero_status client_send(zero_client *client, enum zero_frame_type type, const void *message);
 /* Receives one frame of any type but ERROR, which becomes its status. A session in which no answer

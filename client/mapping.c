@@ -37,7 +37,11 @@ static zero_status map_whole(zero_client *client, int fd, uint64_t bytes, const 
     zero_status s = check_memory(client, fd, bytes, what);
     if (zero_failed(s))
         return s;
-    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    int fixed = out->base != NULL ? MAP_FIXED : 0; /* the daemon's successor has the same memory */
+    if (fixed && bytes != out->bytes)
+        return client_fail(client, ZERO_PROTOCOL, "map memory", "%s has another size than before",
+                           what);
+    void *base = mmap(out->base, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | fixed, fd, 0);
     if (base == MAP_FAILED)
         return client_fail(client, ZERO_NO_MEMORY, "map memory", "%s: %s", what, strerror(errno));
     madvise(base, bytes, MADV_DONTFORK); /* a child that trainers fork must not write here */
@@ -80,9 +84,12 @@ static zero_status map_params(zero_client *client, const int *fds)
         s = check_memory(client, fds[0], bytes, "parameter arena");
     if (zero_failed(s))
         return s;
-    void *base =
-        sharded ? mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-                : mmap(NULL, bytes, PROT_READ, MAP_SHARED, fds[0], 0);
+    int fixed = client->param_map.base != NULL ? MAP_FIXED : 0;
+    void *base = client->param_map.base;
+    if (!sharded)
+        base = mmap(base, bytes, PROT_READ, MAP_SHARED | fixed, fds[0], 0);
+    else if (!fixed)
+        base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return client_fail(client, ZERO_NO_MEMORY, "map parameters", "%llu bytes: %s",
                            (unsigned long long)bytes, strerror(errno));
@@ -121,26 +128,31 @@ static zero_status map_trainer(zero_client *client, const struct zero_frame *fra
     return zero_success();
 }
 
-zero_status mapping_open(zero_client *client, const struct zero_frame *frame)
+static zero_status map_all(zero_client *client, const struct zero_frame *frame)
 {
     bool trainer = client->role == ZERO_TRAINER;
     size_t first = trainer ? FD_PARAM : 0;
     size_t arenas = client->info.stage == 3 ? client->world : 1;
-    zero_status s;
 
-    if (frame->fd_count != first + arenas) {
-        s = client_fail(client, ZERO_PROTOCOL, "map memory", "the daemon sent %zu fds, not %zu",
-                        frame->fd_count, first + arenas);
-        goto out;
-    }
-    s = trainer ? map_trainer(client, frame) : zero_success();
-    if (zero_failed(s))
-        goto out;
-    s = map_params(client, frame->fds + first);
-out:
+    if (frame->fd_count != first + arenas)
+        return client_fail(client, ZERO_PROTOCOL, "map memory", "the daemon sent %zu fds, not %zu",
+                           frame->fd_count, first + arenas);
+    zero_status s = trainer ? map_trainer(client, frame) : zero_success();
+    return zero_failed(s) ? s : map_params(client, frame->fds + first);
+}
+
+zero_status mapping_open(zero_client *client, const struct zero_frame *frame)
+{
+    zero_status s = map_all(client, frame);
+
     if (zero_failed(s))
         mapping_close(client);
     return s;
+}
+
+zero_status mapping_renew(zero_client *client, const struct zero_frame *frame)
+{
+    return map_all(client, frame);
 }
 
 static void unmap(struct mapping *mapping)

@@ -192,6 +192,7 @@ static zero_status take_numbers(zero_client *client, const Zero__V1__Registered 
     info->train_batch = message->train_batch;
     info->micro_batch = message->micro_batch;
     info->accumulation = message->accumulation;
+    client->model = message->model;
     client->deadline_ms = message->deadline_ms < CLIENT_MAX_DEADLINE_MS ? message->deadline_ms
                                                                         : CLIENT_MAX_DEADLINE_MS;
     atomic_store(&client->attempt, message->attempt);
@@ -245,15 +246,12 @@ static zero_status finish(zero_client *client, const struct zero_layer_spec *lay
     return s;
 }
 
-zero_status zero_register(zero_client *client, const struct zero_model_spec *model)
+static zero_status register_once(zero_client *client, const struct zero_model_spec *model)
 {
     Zero__V1__RegisterEnd nothing = ZERO__V1__REGISTER_END__INIT;
     struct received received = { 0 };
     zero_status s;
 
-    if (client->layout != NULL)
-        return client_fail(client, ZERO_INVALID_STATE, "register model",
-                           "this client has registered its model already");
     if (model != NULL) {
         s = send_model(client, model);
         return zero_failed(s) ? s : finish(client, model->layers, model->layer_count);
@@ -266,6 +264,27 @@ zero_status zero_register(zero_client *client, const struct zero_model_spec *mod
     if (!zero_failed(s))
         s = finish(client, received.layers, received.layer_count);
     free_received(&received);
+    return s;
+}
+
+/* A daemon that dies meanwhile is waited for: its successor has what was registered, or nothing. */
+zero_status zero_register(zero_client *client, const struct zero_model_spec *model)
+{
+    int64_t end = client_now_ms() + client->deadline_ms;
+
+    if (client->layout != NULL)
+        return client_fail(client, ZERO_INVALID_STATE, "register model",
+                           "this client has registered its model already");
+    zero_status s = client_check(client);
+    if (!zero_failed(s))
+        s = register_once(client, model);
+    while (s.code == ZERO_DAEMON_LOST && client_now_ms() < end) {
+        s = session_connect(client, end);
+        if (!zero_failed(s))
+            s = register_once(client, model);
+        if (!zero_failed(s))
+            atomic_store(&client->lost, false);
+    }
     return s;
 }
 

@@ -19,30 +19,15 @@ enum {
     GENERATION_STEP = 4,
 };
 
-static int64_t now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
-static zero_status daemon_gone(zero_client *client)
-{
-    atomic_store(&client->lost, true);
-    return client_fail(client, ZERO_DAEMON_LOST, "call daemon",
-                       "the daemon of rank %u is gone or has closed this session: attach again",
-                       client->rank);
-}
-
-/* The socket tells of life and death; frames are not read here. */
+/* The socket tells of life and death; frames are not read here. Within a session only. */
 static bool alive(zero_client *client)
 {
     struct pollfd poll_fd = { .fd = client->socket, .events = POLLRDHUP };
 
-    if (atomic_load(&client->lost))
-        return false;
-    return poll(&poll_fd, 1, 0) == 0 || (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0;
+    if (poll(&poll_fd, 1, 0) == 0 || (poll_fd.revents & (POLLRDHUP | POLLHUP | POLLERR)) == 0)
+        return true;
+    atomic_store(&client->lost, true);
+    return false;
 }
 
 static void ring_bell(zero_client *client)
@@ -77,56 +62,77 @@ static enum claim try_claim(struct zero_ring *ring, uint32_t *out_position)
     return atomic_load_explicit(&ring->tail, memory_order_relaxed) == position ? FULL : TAKEN;
 }
 
-/* Claims the next free entry. A full ring means that the daemon is behind: it is woken and waited
- * for. */
-static zero_status claim_entry(zero_client *client, uint32_t *out_position)
+static zero_status silent(zero_client *client)
 {
-    int64_t end = 0;
-
-    for (;;) {
-        enum claim claim = try_claim(client->ring, out_position);
-        if (claim == CLAIMED)
-            return zero_success();
-        if (claim == TAKEN)
-            continue;
-        ring_bell(client);
-        if (!alive(client))
-            return daemon_gone(client);
-        if (end == 0)
-            end = now_ms() + client->deadline_ms + GRACE_MS;
-        if (now_ms() > end)
-            return client_fail(
-                client, ZERO_DAEMON_SILENT, "call daemon",
-                "the daemon of rank %u has not read its ring for %u ms: is it stopped?",
-                client->rank, client->deadline_ms + GRACE_MS);
-        sched_yield();
-    }
+    return client_fail(client, ZERO_DAEMON_SILENT, "call daemon",
+                       "the daemon of rank %u has not read its ring for %u ms: is it stopped?",
+                       client->rank, client->deadline_ms + GRACE_MS);
 }
 
-static zero_status push(zero_client *client, const struct call *call, uint32_t slot, bool bell)
+static void fill_entry(zero_client *client, uint32_t position, const struct call *call,
+                       uint32_t slot)
 {
-    uint32_t position = 0;
-    if (atomic_load_explicit(&client->ring->alive, memory_order_relaxed) == 0 ||
-        atomic_load_explicit(&client->lost, memory_order_relaxed))
-        return daemon_gone(client);
-    zero_status s = claim_entry(client, &position);
-    if (zero_failed(s))
-        return s;
     struct zero_ring_entry *entry = &client->ring->entries[position % ZERO_RING_ENTRIES];
+
     entry->call = (uint16_t)call->call;
     entry->slot = (uint16_t)slot;
     entry->layer = call->layer;
     entry->attempt = atomic_load_explicit(&client->attempt, memory_order_relaxed);
     memcpy(entry->arg, call->arg, sizeof entry->arg);
     atomic_store_explicit(&entry->turn, position + 1, memory_order_release);
-    if (bell)
+}
+
+/* FULL: the daemon is behind, or gone. */
+static enum claim try_push(zero_client *client, const struct call *call, uint32_t slot)
+{
+    uint32_t position = 0;
+    enum claim claim;
+
+    if (atomic_load_explicit(&client->ring->alive, memory_order_relaxed) == 0) {
+        atomic_store(&client->lost, true);
+        return FULL;
+    }
+    do
+        claim = try_claim(client->ring, &position);
+    while (claim == TAKEN);
+    if (claim == CLAIMED)
+        fill_entry(client, position, call, slot);
+    else if (alive(client))
         ring_bell(client);
-    return zero_success();
+    return claim;
+}
+
+/* A full ring means that the daemon is behind: it is woken and waited for. An entry of a session
+ * that is lost meanwhile is lost with it. */
+static zero_status push(zero_client *client, const struct call *call, uint32_t slot, bool bell)
+{
+    for (int64_t end = 0;;) {
+        if (!session_enter(client))
+            return (zero_status){ ZERO_DAEMON_LOST, "call daemon" };
+        enum claim claim = try_push(client, call, slot);
+        if (claim == CLAIMED && bell)
+            ring_bell(client);
+        session_leave(client);
+        if (claim == CLAIMED)
+            return zero_success();
+        if (end == 0)
+            end = client_now_ms() + client->deadline_ms + GRACE_MS;
+        if (client_now_ms() > end)
+            return silent(client);
+        sched_yield();
+    }
 }
 
 zero_status ring_post(zero_client *client, const struct call *call, bool bell)
 {
-    return push(client, call, ZERO_RING_NO_SLOT, bell);
+    for (;;) {
+        zero_status s = push(client, call, ZERO_RING_NO_SLOT, bell);
+        if (s.code != ZERO_DAEMON_LOST)
+            return s;
+        s = session_renew(client);
+        if (zero_failed(s))
+            return s;
+    }
 }
 
 /* ---- slots ---------------------------------------------------------------------------------- */
@@ -136,7 +142,8 @@ static void free_slot(struct zero_ring_slot *slot, uint32_t state)
     atomic_store(&slot->state, (state & ~(uint32_t)STATE_BITS) | ZERO_SLOT_FREE);
 }
 
-zero_status ring_begin(zero_client *client, const struct call *call, zero_op *out)
+/* A free slot of this session, or ZERO_RING_SLOTS. */
+static uint32_t claim_slot(zero_client *client, const struct call *call)
 {
     for (uint32_t i = 0; i < ZERO_RING_SLOTS; i++) {
         struct zero_ring_slot *slot = &client->ring->slots[i];
@@ -145,18 +152,40 @@ zero_status ring_begin(zero_client *client, const struct call *call, zero_op *ou
         if ((state & STATE_BITS) != ZERO_SLOT_FREE ||
             !atomic_compare_exchange_strong(&slot->state, &state, claimed))
             continue;
-        client->waiting[i] =
-            (struct waiting){ call->call, call->layer, claimed >> 2, call->arg[3], call->arg[2] };
-        zero_status s = push(client, call, i, /* bell= */ true);
-        if (zero_failed(s)) {
-            free_slot(slot, claimed);
-            return s;
-        }
-        *out = (zero_op){ i, claimed >> 2 };
-        return s;
+        client->waiting[i] = (struct waiting){ call->call,   call->layer,
+                                               claimed >> 2, atomic_load(&client->session),
+                                               call->arg[3], call->arg[2] };
+        return i;
     }
-    return client_fail(client, ZERO_BUSY, "call daemon",
-                       "%d calls are begun already: wait for some first", ZERO_RING_SLOTS);
+    return ZERO_RING_SLOTS;
+}
+
+static zero_status begin_once(zero_client *client, const struct call *call, zero_op *out)
+{
+    if (!session_enter(client))
+        return (zero_status){ ZERO_DAEMON_LOST, "call daemon" };
+    uint32_t slot = claim_slot(client, call);
+    session_leave(client);
+    if (slot == ZERO_RING_SLOTS)
+        return client_fail(client, ZERO_BUSY, "call daemon",
+                           "%d calls are begun already: wait for some first", ZERO_RING_SLOTS);
+    *out = (zero_op){ slot, client->waiting[slot].generation };
+    zero_status s = push(client, call, slot, /* bell= */ true);
+    if (zero_failed(s) && s.code != ZERO_DAEMON_LOST)
+        free_slot(&client->ring->slots[slot], out->generation << 2);
+    return s;
+}
+
+zero_status ring_begin(zero_client *client, const struct call *call, zero_op *out)
+{
+    for (;;) {
+        zero_status s = begin_once(client, call, out);
+        if (s.code != ZERO_DAEMON_LOST)
+            return s;
+        s = session_renew(client);
+        if (zero_failed(s))
+            return s;
+    }
 }
 
 /* Sleeps until the state changes, or it is time to look around. */
@@ -173,12 +202,26 @@ static void sleep_on(struct zero_ring_slot *slot, uint32_t state)
     syscall(SYS_futex, &slot->state, FUTEX_WAIT, state, &most, NULL, 0);
 }
 
-static zero_status wait_done(zero_client *client, struct zero_ring_slot *slot, uint32_t generation)
+/* Is the session the one in which the op was begun? Looks at the socket, now and then. */
+static bool same_session(zero_client *client, uint32_t session)
 {
-    int64_t end = now_ms() + client->deadline_ms + GRACE_MS;
+    if (!session_enter(client))
+        return false;
+    bool same = atomic_load(&client->session) == session && alive(client);
+    session_leave(client);
+    return same;
+}
+
+/* DAEMON_LOST: the op's session is. */
+static zero_status wait_done(zero_client *client, struct zero_ring_slot *slot, uint32_t session,
+                             uint32_t generation)
+{
+    int64_t end = client_now_ms() + client->deadline_ms + GRACE_MS;
 
     for (uint32_t spins = 0;; spins++) {
         uint32_t state = atomic_load(&slot->state);
+        if (atomic_load(&client->session) != session)
+            return (zero_status){ ZERO_DAEMON_LOST, "wait" };
         if (state >> 2 != generation || (state & STATE_BITS) == ZERO_SLOT_FREE)
             return client_fail(client, ZERO_INVALID_ARGUMENT, "wait",
                                "this call was waited for already");
@@ -191,9 +234,9 @@ static zero_status wait_done(zero_client *client, struct zero_ring_slot *slot, u
         sleep_on(slot, state);
         if ((atomic_load(&slot->state) & STATE_BITS) == ZERO_SLOT_DONE)
             continue;
-        if (!alive(client))
-            return daemon_gone(client);
-        if (now_ms() > end)
+        if (!same_session(client, session))
+            return (zero_status){ ZERO_DAEMON_LOST, "wait" };
+        if (client_now_ms() > end)
             return client_fail(client, ZERO_DAEMON_SILENT, "wait",
                                "the daemon of rank %u gave no answer for %u ms: is it stopped?",
                                client->rank, client->deadline_ms + GRACE_MS);
@@ -217,6 +260,20 @@ static zero_status read_answer(zero_client *client, const struct zero_ring_slot 
     return client_fail(client, code, "call daemon", "%s", text);
 }
 
+/* An op went down with its session: renews it, if no other thread did. */
+static zero_status lost_op(zero_client *client, uint32_t session, enum zero_ring_call call)
+{
+    if (atomic_load(&client->session) == session) {
+        zero_status s = session_renew(client);
+        if (zero_failed(s))
+            return s;
+    }
+    if (call != ZERO_CALL_READ) /* which is no part of the attempt: whoever asks next is told */
+        atomic_store(&client->attempt, atomic_load(&client->ring->attempt));
+    return client_fail(client, ZERO_STEP_ABORTED, "call daemon",
+                       "the daemon of rank %u died and is back: repeat the step", client->rank);
+}
+
 zero_status ring_wait(zero_client *client, zero_op op, enum zero_ring_call call,
                       uint64_t *out_value)
 {
@@ -229,7 +286,12 @@ zero_status ring_wait(zero_client *client, zero_op op, enum zero_ring_call call,
                            "this op was begun by another kind of call: wait for it with the "
                            "wait of its own pair");
     struct zero_ring_slot *slot = &client->ring->slots[op.slot];
-    zero_status s = wait_done(client, slot, op.generation);
+    uint32_t session = client->waiting[op.slot].generation == op.generation
+                           ? client->waiting[op.slot].session
+                           : atomic_load(&client->session);
+    zero_status s = wait_done(client, slot, session, op.generation);
+    if (s.code == ZERO_DAEMON_LOST)
+        return lost_op(client, session, call);
     if (zero_failed(s)) /* the slot stays taken: its answer may still come */
         return s;
     s = read_answer(client, slot, out_value);

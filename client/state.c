@@ -199,7 +199,9 @@ zero_status zero_read(zero_client *client, enum zero_state state, const struct z
                                    .layer = span->layer,
                                    .arg = { span->tensor | (uint64_t)state << 32,
                                             span->offset + done, now, 0 } };
-        s = ask(client, &call);
+        do
+            s = ask(client, &call);
+        while (s.code == ZERO_STEP_ABORTED); /* the daemon died: ask its successor */
         if (!zero_failed(s))
             memcpy(to + done, client->staging_map.base, now * sizeof *to);
         done += now;
@@ -218,7 +220,9 @@ static zero_status observe(zero_client *client, bool begin)
         return client_fail(client, ZERO_INVALID_STATE, "observe",
                            "attach as ZERO_OBSERVER and zero_register first");
     message.begin = begin;
-    zero_status s = client_send(client, ZERO_FRAME_OBSERVE, &message.base);
+    zero_status s = client_check(client);
+    if (!zero_failed(s))
+        s = client_send(client, ZERO_FRAME_OBSERVE, &message.base);
     if (zero_failed(s))
         return s;
     s = client_receive(client, ZERO_FRAME_DONE, 0, (int)client->deadline_ms + 5000, &frame);

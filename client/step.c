@@ -264,11 +264,11 @@ zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_res
         return s;
     bool asked =
         s.code == ZERO_DEADLINE || s.code == ZERO_STEP_PENDING || s.code == ZERO_DAEMON_SILENT;
-    bool asked_before = atomic_exchange(&client->step_asked, asked);
 
-    /* A step that outlived its wait may have ended before it was asked for again. Then the daemon
-     * does not know the attempt any more, but it has left the result. */
-    if (s.code == ZERO_STEP_ABORTED && asked_before && client->ring->step.step > client->info.step)
+    atomic_store(&client->step_asked, asked);
+    /* A step that outlived its wait, or its daemon, may have been made. Then the daemon does not
+     * know the attempt any more, but it has left the result. */
+    if (s.code == ZERO_STEP_ABORTED && client->ring->step.step > client->info.step)
         s = zero_success();
     if (s.code == ZERO_OK || s.code == ZERO_SCALE_EXHAUSTED || s.code == ZERO_TOO_MANY_SKIPS)
         take_result(client, out);

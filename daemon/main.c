@@ -10,17 +10,18 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/base/notify.h"
 #include "daemon/control/control.h"
 #include "daemon/report.h"
 #include "daemon/session/session.h"
+#include "daemon/shard/description.h"
 
 __attribute__((visibility("default"))) const char *argp_program_version = "zerod " ZEROD_VERSION;
 
@@ -40,12 +41,17 @@ struct daemon {
     struct sessions *sessions;
     struct control *control;
     struct report report;
-    char *dir; /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
+    struct notify_fd *kept; /* what the holder gave back, until it is taken */
+    int exit_code;
+    bool forget; /* the holder shall forget the arenas */
+    char *dir;   /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
     int lock;
     bool stopping;
 };
 
 /* ---- options -------------------------------------------------------------------------------- */
+
+enum { RECOVERY_TOKEN = 0 }; /* no client has it */
 
 enum { OPTION_RANK = 'r', OPTION_WORLD = 'w', OPTION_DIR = 'd', OPTION_VERBOSE = 'v' };
 
@@ -139,26 +145,6 @@ static zero_status take_lock(struct daemon *daemon)
     return zero_success();
 }
 
-/* sd_notify's protocol: a datagram to $NOTIFY_SOCKET. */
-static void notify(const char *text)
-{
-    const char *path = getenv("NOTIFY_SOCKET");
-    struct sockaddr_un address = { .sun_family = AF_UNIX };
-
-    if (path == NULL || strlen(path) >= sizeof address.sun_path)
-        return;
-    memcpy(address.sun_path, path, strlen(path) + 1);
-    socklen_t bytes = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + strlen(path));
-    if (path[0] == '@')
-        address.sun_path[0] = '\0';
-    int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (fd < 0 ||
-        sendto(fd, text, strlen(text), MSG_NOSIGNAL, (struct sockaddr *)&address, bytes) < 0)
-        LOG_WARNING("NOTIFY_SOCKET %s: %s", path, strerror(errno));
-    if (fd >= 0)
-        close(fd);
-}
-
 /* ---- stop ----------------------------------------------------------------------------------- */
 
 static void close_rest(struct daemon *daemon)
@@ -194,10 +180,19 @@ static void stop(void *context)
         return;
     daemon->stopping = true;
     LOG_INFO("ending");
-    notify("STOPPING=1\n");
+    notify_say("STOPPING=1");
     engine_cancel_register(daemon->engine);
     control_close(daemon->control, on_control_closed, daemon);
     sessions_close(daemon->sessions, on_sessions_closed, daemon);
+}
+
+/* A signal may mean a restart, by which nothing is lost; this is somebody's wish. */
+static void end_for_good(void *context)
+{
+    struct daemon *daemon = context;
+
+    daemon->forget = true;
+    stop(daemon);
 }
 
 static void on_signal(uv_signal_t *signal, int number)
@@ -208,14 +203,30 @@ static void on_signal(uv_signal_t *signal, int number)
 
 /* ---- events --------------------------------------------------------------------------------- */
 
+/* A model that cannot be taken back is not to be tried again: nothing would be different. */
+static void check_recovery(struct daemon *daemon, const struct engine_event *event)
+{
+    if (event->kind != ENGINE_JOINED || event->token != RECOVERY_TOKEN)
+        return;
+    free(daemon->kept);
+    daemon->kept = NULL;
+    if (!zero_failed(event->status) || daemon->stopping)
+        return;
+    bool hopeless = event->status.code == ZERO_CORRUPT || event->status.code == ZERO_VERSION;
+    daemon->exit_code = hopeless ? EX_CONFIG : 1;
+    stop(daemon);
+}
+
 static void on_events(uv_async_t *async)
 {
     struct daemon *daemon = async->data;
     struct engine_event event;
 
-    while (engine_next_event(daemon->engine, &event))
+    while (engine_next_event(daemon->engine, &event)) {
+        check_recovery(daemon, &event);
         if (daemon->sessions != NULL && !daemon->stopping)
             sessions_event(daemon->sessions, &event);
+    }
 }
 
 static void wake_loop(void *context)
@@ -241,6 +252,38 @@ static void on_model(void *context, Zero__V1__ModelReply *reply)
     report_model(&daemon->report, daemon->sessions, daemon->engine, reply);
 }
 
+/* Takes back what a dead daemon had; what is not complete was never used, and is given up. */
+static zero_status recover(struct daemon *daemon)
+{
+    const struct settings *settings = &daemon->settings;
+    struct engine_model model = { .description = -1 };
+    size_t count = 0;
+    zero_status s;
+
+    TRY(s, notify_take(&daemon->kept, &count));
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(daemon->kept[i].name, SHARD_DESCRIPTION) == 0)
+            model.description = daemon->kept[i].fd;
+    if (model.description < 0) {
+        for (size_t i = 0; i < count; i++) {
+            notify_remove(daemon->kept[i].name);
+            close(daemon->kept[i].fd);
+        }
+        return s;
+    }
+    model.kept = daemon->kept;
+    model.kept_count = count;
+    s = description_read(model.description, settings->world, &model.layout, &model.config);
+    if (zero_failed(s)) {
+        daemon->exit_code = EX_CONFIG;
+        return s;
+    }
+    sessions_recover(daemon->sessions);
+    engine_register(daemon->engine, &model, RECOVERY_TOKEN);
+out:
+    return s;
+}
+
 static zero_status open_all(struct daemon *daemon)
 {
     const struct settings *settings = &daemon->settings;
@@ -250,7 +293,7 @@ static zero_status open_all(struct daemon *daemon)
                                      .comm = comm_find("shm"),
                                      .notify = wake_loop,
                                      .context = daemon };
-    const struct control_source source = { daemon, on_status, on_model, stop };
+    const struct control_source source = { daemon, on_status, on_model, end_for_good };
     char path[4096];
     zero_status s;
 
@@ -266,6 +309,7 @@ static zero_status open_all(struct daemon *daemon)
                                                .world = settings->world,
                                                .engine = daemon->engine };
     TRY(s, sessions_open(&sessions, &daemon->sessions));
+    TRY(s, recover(daemon));
     snprintf(path, sizeof path, "%s/rank-%u.control", settings->dir, settings->rank);
     TRY(s, control_open(&daemon->loop, path, &source, &daemon->control));
 out:
@@ -291,7 +335,8 @@ static int run(struct daemon *daemon)
     uv_async_init(&daemon->loop, &daemon->events, on_events);
     daemon->events.data = daemon;
     if (zero_failed(open_all(daemon)))
-        return 1; /* the reason is logged; the kernel takes back what was opened */
+        return daemon->exit_code ? daemon->exit_code : 1; /* the reason is logged; the kernel takes
+                                                             back what was opened */
     for (int i = 0; i < 2; i++) {
         uv_signal_init(&daemon->loop, &daemon->signals[i]);
         daemon->signals[i].data = daemon;
@@ -299,15 +344,17 @@ static int run(struct daemon *daemon)
     }
     LOG_INFO("rank %u of %u, kernels %s, in %s", daemon->settings.rank, daemon->settings.world,
              daemon->device->kernels->name, daemon->settings.dir);
-    notify("READY=1\n");
+    notify_say("READY=1");
     uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    if (daemon->forget)
+        engine_forget(daemon->engine);
     engine_destroy(daemon->engine);
     daemon->device->ops->close(daemon->device);
     remove_sockets(&daemon->settings);
     report_deinit(&daemon->report);
     free(daemon->dir);
     uv_loop_close(&daemon->loop);
-    return 0;
+    return daemon->exit_code;
 }
 
 int main(int argc, char **argv)

@@ -104,6 +104,8 @@ static zero_status plan(const struct model_size *size, const struct zero_config 
              "4096 + 64 x %" PRIu64 " layers + 8 x %" PRIu64 " chunks", size->layers, chunks);
     made.bytes[ZERO_ARENA_staging] = ZERO_STAGING_BYTES;
     snprintf(made.formula[ZERO_ARENA_staging], sizeof made.formula[0], "%d", ZERO_STAGING_BYTES);
+    made.bytes[ZERO_ARENA_journal] = ZERO_JOURNAL_BYTES;
+    snprintf(made.formula[ZERO_ARENA_journal], sizeof made.formula[0], "%d", ZERO_JOURNAL_BYTES);
     for (int a = 0; a < ZERO_ARENA_COUNT; a++)
         made.total += made.bytes[a];
     *out = made;

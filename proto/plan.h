@@ -24,7 +24,8 @@
     ARENA(grad, "fp32 sums of the submitted gradients")                           \
     ARENA(window, "gradients while the trainer writes and the ranks reduce them") \
     ARENA(board, "this rank's progress, votes and norm partials, read by peers")  \
-    ARENA(staging, "initial values in, state out")
+    ARENA(staging, "initial values in, state out")                                \
+    ARENA(journal, "what a daemon's successor goes on from")
 
 enum zero_arena {
 #define ARENA(name, what) ZERO_ARENA_##name,
@@ -42,7 +43,10 @@ struct zero_plan {
     uint64_t total;
 };
 
-enum { ZERO_STAGING_BYTES = 1 << 20 };
+enum {
+    ZERO_STAGING_BYTES = 1 << 20,
+    ZERO_JOURNAL_BYTES = 3 * 4096 + 2 * 65536 + 4 * 65536, /* head, records, blobs, undo slot */
+};
 
 /* For a model with a layout: exact. */
 zero_status zero_plan_layout(const struct zero_layout *layout, const struct zero_config *config,

@@ -251,8 +251,11 @@ static zero_status take_up(struct trainer *t)
 {
     size_t bytes = 0;
 
-    if (!t->info->filled)
-        TRY(state_fill(t->client, t->layers, t->options.seed));
+    while (!t->info->filled) {
+        const zero_status s = state_fill(t->client, t->layers, t->options.seed);
+        if (s.code != ZERO_STEP_ABORTED) /* a daemon died: fill again */
+            TRY(s);
+    }
     t->position.batch = t->info->step;
     if (t->info->blob_bytes == sizeof t->position)
         TRY(zero_blob(t->client, &t->position, sizeof t->position, &bytes));

@@ -20,7 +20,7 @@
 
 #include "proto/layout.h"
 
-enum { BOARD_SCALARS = 8, BOARD_SCALAR_NAME = 32 };
+enum { BOARD_VERSION = 2, BOARD_SCALARS = 8, BOARD_SCALAR_NAME = 32 };
 
 enum board_outcome { BOARD_APPLY, BOARD_SKIP, BOARD_ABORT, BOARD_DISAGREE };
 
@@ -63,7 +63,7 @@ struct board_head {
     _Atomic uint64_t asked;   /* attempt whose step the trainer asked for: submissions are final */
     _Atomic uint64_t summed;  /* attempt whose gradients are all summed in own shards */
     _Atomic uint64_t voted;   /* attempt */
-    _Atomic uint64_t applied; /* attempt whose update is done in own shards */
+    _Atomic uint64_t applied; /* step whose update is whole in what this rank updates */
     _Atomic uint64_t abort_wanted; /* attempt whose trainer died before asking */
     _Atomic uint64_t deciding;     /* rank 0: attempt whose decision may no longer be held off */
     _Atomic uint64_t decided;      /* rank 0: attempt */

@@ -19,16 +19,29 @@
 
 struct comm;
 
+/* How far a rank is, as it tells the others when they meet. */
+struct comm_standing {
+    uint64_t epoch, attempt; /* the last it knows */
+    uint64_t step;           /* the last whose update is whole in what it updates */
+    uint64_t prepared;       /* the step whose summed gradients it keeps and voted for; 0: none */
+    uint64_t filled;         /* it has all its initial values */
+    uint64_t submissions;    /* written to its order log */
+    struct board_decision decision; /* the last it knows */
+};
+
 /* What a rank brings to the group. Everything is borrowed until leave. */
 struct comm_group {
     uint32_t rank, world;
-    uint64_t epoch;
+    struct comm_standing standing;
     int listener;                    /* of this rank's peer socket */
     const char *dir;                 /* where the peers' sockets are */
     const char *text;                /* model and config: must be equal on every rank */
     const struct device_buf *arenas; /* ZERO_ARENA_COUNT of them */
     const struct device_buf *bell;
-    uint32_t deadline_ms;
+    uint32_t deadline_ms; /* 0: waits as long as it takes */
+    /* Called every few milliseconds while ranks are missing; `missing` is the first of them. */
+    void (*on_wait)(void *context, uint32_t missing);
+    void *context;
 };
 
 /* A rank as its peers see it; this rank's own entry points at its own memory. */
@@ -36,7 +49,8 @@ struct comm_peer {
     const struct board_head *board;
     const unsigned char *arena[ZERO_ARENA_COUNT]; /* NULL: absent */
     struct zero_bell *bell;
-    int param_fd; /* read-only, of the parameter arena: for trainers */
+    struct comm_standing standing; /* when it joined */
+    int param_fd;                  /* read-only, of the parameter arena: for trainers */
 };
 
 /* Sums a run of gradients: the run of each source, in order, into sum; squares (or NULL) as in

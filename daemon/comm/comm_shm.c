@@ -47,6 +47,7 @@ static void own_view(const struct comm_group *group, struct comm_peer *view)
     for (int a = 0; a < ZERO_ARENA_COUNT; a++)
         view->arena[a] = group->arenas[a].base;
     view->bell = group->bell->base;
+    view->standing = group->standing;
     view->param_fd = group->arenas[ZERO_ARENA_param].read_fd;
 }
 
@@ -56,6 +57,7 @@ static void peer_view(const struct shm_peer *link, struct comm_peer *view)
     for (int a = 0; a < ZERO_ARENA_COUNT; a++)
         view->arena[a] = link->mapped[a].base;
     view->bell = link->mapped[ZERO_ARENA_COUNT].base;
+    view->standing = link->standing;
     view->param_fd = link->param_fd;
 }
 

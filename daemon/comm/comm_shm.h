@@ -16,6 +16,7 @@ enum { SHM_MAPPINGS = ZERO_ARENA_COUNT + 1 };
 
 struct shm_peer {
     int socket, param_fd; /* -1: none */
+    struct comm_standing standing;
     struct {
         void *base;
         size_t bytes;

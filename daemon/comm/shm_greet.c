@@ -43,7 +43,8 @@ zero_status greet_say(const struct comm_group *group, int text_fd, int socket, e
                                      .kind = kind,
                                      .rank = group->rank,
                                      .world = group->world,
-                                     .text_bytes = strlen(group->text) };
+                                     .text_bytes = strlen(group->text),
+                                     .standing = group->standing };
     int fds[GREET_FDS] = { text_fd, group->bell->fd };
     int count = 2;
     char control[CMSG_SPACE(sizeof fds)] = { 0 };
@@ -207,7 +208,7 @@ zero_status greet_map(struct shm_peer *link, const struct greet_message *hello, 
         goto out;
     }
     const struct board_head *board = link->mapped[ZERO_ARENA_board].base;
-    if (board->magic != BOARD_MAGIC || board->version != GREET_PROTOCOL)
+    if (board->magic != BOARD_MAGIC || board->version != BOARD_VERSION)
         s = FAIL(VERSION, "map peer", "rank %u has another board version", hello->rank);
 out:
     return s;

@@ -14,7 +14,7 @@
 #include "daemon/comm/comm_shm.h"
 
 enum {
-    GREET_PROTOCOL = 1,
+    GREET_PROTOCOL = 2,
     GREET_FDS = 2 + ZERO_ARENA_COUNT, /* text, bell, then the arenas that exist */
 };
 
@@ -26,6 +26,7 @@ struct greet_message {
     uint32_t arenas; /* bit a: arena a exists and its fd is here */
     uint64_t text_bytes;
     uint64_t arena_bytes[ZERO_ARENA_COUNT];
+    struct comm_standing standing;
 };
 
 /* The model's and config's text, where peers can read it. */

@@ -115,6 +115,7 @@ static zero_status take_hello(struct meeting *meeting, int socket,
     }
     TRY(s, greet_compare(meeting->group, hello, fds[0]));
     TRY(s, greet_map(&meeting->shm->links[hello->rank], hello, fds, count));
+    meeting->shm->links[hello->rank].standing = hello->standing;
     meeting->states[hello->rank].got_hello = true;
 out:
     return s;
@@ -322,12 +323,14 @@ static zero_status meet_all(struct meeting *meeting)
             return s;
         if (atomic_load(&join_cancelled))
             return REFUSE(INVALID_STATE, "meet peers", "the daemon is ending, or the trainer left");
-        if (clock_ns() > meeting->deadline)
+        if (group->deadline_ms != 0 && clock_ns() > meeting->deadline)
             return REFUSE(DEADLINE, "meet peers",
                           "rank %u did not join within %u ms: is its trainer running, and did it "
                           "register its model?",
                           missing_rank(meeting), group->deadline_ms);
         wait_a_tick(meeting);
+        if (group->on_wait != NULL)
+            group->on_wait(group->context, missing_rank(meeting));
     }
 }
 

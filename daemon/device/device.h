@@ -3,7 +3,8 @@
  *
  * Owns    a device owns nothing but itself; a device_buf owns its memory and fds.
  * Thread  any, one call at a time on one buf.
- * Fails   NO_MEMORY when memory cannot be had: at alloc, never later.
+ * Fails   NO_MEMORY when memory cannot be had: at alloc, never later. CORRUPT when what shall be
+ *         adopted is not such memory.
  * Uses    base, kernels.   Used by comm, shard, step.
  */
 #ifndef DAEMON_DEVICE_DEVICE_H
@@ -35,6 +36,10 @@ struct device_ops {
     void (*close)(struct device *device); /* NULL is a no-op */
     /* Zeroed, resident memory; bytes is a multiple of the page size. */
     zero_status (*alloc)(struct device *device, const char *name, size_t bytes,
+                         struct device_buf *out);
+    /* Memory of alloc that outlived its process: checked to be what alloc makes. Takes fd over when
+     * it succeeds. */
+    zero_status (*adopt)(struct device *device, const char *name, int fd, size_t bytes,
                          struct device_buf *out);
     void (*free)(struct device *device,
                  struct device_buf *buf); /* absent: no-op; leaves it absent */

@@ -136,6 +136,48 @@ out:
     return s;
 }
 
+static zero_status check_kept(const char *name, int fd, size_t bytes)
+{
+    const int wanted = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+    struct stat stat;
+
+    if (fstat(fd, &stat) != 0 || (stat.st_mode & 0777) != 0600 || stat.st_uid != geteuid())
+        return FAIL(CORRUPT, "adopt arena", "%s: what the holder kept is not ours", name);
+    int seals = fcntl(fd, F_GET_SEALS);
+    if (seals < 0 || (seals & wanted) != wanted)
+        return FAIL(CORRUPT, "adopt arena", "%s: what the holder kept is not a sealed memfd", name);
+    if (stat.st_size < 0 || (size_t)stat.st_size != bytes)
+        return FAIL(CORRUPT, "adopt arena", "%s: what the holder kept has %jd bytes, not %zu", name,
+                    (intmax_t)stat.st_size, bytes);
+    return zero_success();
+}
+
+/* Its pages are there: they are mapped in as they are used. */
+static zero_status cpu_adopt(struct device *device, const char *name, int fd, size_t bytes,
+                             struct device_buf *out)
+{
+    zero_status s;
+    struct device_buf buf = { .fd = fd, .read_fd = -1, .bytes = bytes };
+
+    (void)device;
+    snprintf(buf.name, sizeof buf.name, "%s", name);
+    TRY(s, check_kept(name, fd, bytes));
+    TRY(s, open_read_only(&buf));
+    buf.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (buf.base == MAP_FAILED) {
+        buf.base = NULL;
+        s = FAIL(NO_MEMORY, "map arena", "%s of %zu bytes: %s", name, bytes, strerror(errno));
+        goto out;
+    }
+    madvise(buf.base, bytes, MADV_HUGEPAGE);
+    *out = buf;
+    memset(&buf, 0, sizeof buf);
+out:
+    buf.fd = -1; /* the caller's when this failed */
+    cpu_free(device, &buf);
+    return s;
+}
+
 /* One number of a file such as a cgroup's memory.max; false when it is not a number. */
 static bool read_number(const char *path, uint64_t *out)
 {
@@ -207,6 +249,7 @@ const struct device_ops device_cpu = {
     .open = cpu_open,
     .close = cpu_close,
     .alloc = cpu_alloc,
+    .adopt = cpu_adopt,
     .free = cpu_free,
     .check_room = cpu_check_room,
 };

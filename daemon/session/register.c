@@ -7,6 +7,7 @@
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/session/client.h"
+#include "daemon/shard/description.h"
 
 void draft_clear(struct draft *draft)
 {
@@ -231,10 +232,14 @@ static zero_status register_draft(struct client *client, const Zero__V1__Registe
         reply_begin(client, /* with_model= */ false);
         goto out;
     }
+    struct engine_model model = { .config = config, .description = -1 };
+    TRY(s, description_write(layout, client->draft.config, client->draft.config_bytes,
+                             &model.description));
+    model.layout = layout;
+    layout = NULL;
     sessions->model = MODEL_JOINING;
     client->state = JOINING;
-    engine_register(sessions->options.engine, layout, &config, client->token);
-    layout = NULL;
+    engine_register(sessions->options.engine, &model, client->token);
 out:
     zero_layout_destroy(layout);
     return s;
@@ -253,8 +258,13 @@ void register_end(struct client *client, const Zero__V1__RegisterEnd *message)
         s = REFUSE(INVALID_STATE, "register model",
                    "no model is registered on rank %u yet: start a trainer that brings one",
                    client->sessions->options.rank);
+    else if (without_model && message->model != 0 &&
+             message->model != engine_shard(client->sessions->options.engine)->hash)
+        s = REFUSE(MISMATCH, "match model",
+                   "another model is registered on rank %u than the client had: start it anew",
+                   client->sessions->options.rank);
     else if (without_model)
-        reply_begin(client, /* with_model= */ true);
+        reply_begin(client, /* with_model= */ message->model == 0);
     else
         s = register_draft(client, message);
     draft_clear(&client->draft);

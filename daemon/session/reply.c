@@ -82,6 +82,7 @@ static void fill_numbers(const struct client *client, const struct engine_entry 
     to->window_bytes = shard->plan.bytes[ZERO_ARENA_window];
     to->param_bytes = shard->plan.bytes[ZERO_ARENA_param];
     to->layers = shard->layout->layer_count;
+    to->model = shard->hash;
     to->epoch = stats_get(&stats->epoch);
     to->step = stats_get(&stats->step);
     to->updates = stats_get(&stats->updates);

@@ -8,11 +8,13 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/base/process.h"
 #include "daemon/session/client.h"
 
 enum { ACCEPT_AT_ONCE = 16 };
@@ -165,6 +167,26 @@ void sessions_close(struct sessions *sessions, void (*on_closed)(void *context),
     }
 }
 
+void sessions_recover(struct sessions *sessions)
+{
+    sessions->model = MODEL_JOINING;
+}
+
+/* The last trainer of a dead daemon may still write to its windows. */
+static void fence(struct sessions *sessions)
+{
+    uint64_t start;
+
+    engine_last_trainer(sessions->options.engine, &sessions->old_pid, &start);
+    if (sessions->old_pid == 0)
+        return;
+    sessions->old_pidfd = (int)syscall(SYS_pidfd_open, (pid_t)sessions->old_pid, 0);
+    if (sessions->old_pidfd >= 0 && process_start(sessions->old_pid) != start) {
+        close(sessions->old_pidfd); /* another process has its pid by now */
+        sessions->old_pidfd = -1;
+    }
+}
+
 void sessions_event(struct sessions *sessions, const struct engine_event *event)
 {
     struct client *client = client_find(sessions, event->token);
@@ -173,6 +195,9 @@ void sessions_event(struct sessions *sessions, const struct engine_event *event)
     switch (event->kind) {
     case ENGINE_JOINED:
         sessions->model = zero_failed(event->status) ? MODEL_NONE : MODEL_JOINED;
+        if (event->token == 0 && !zero_failed(event->status))
+            fence(sessions);
+        client_next_turn(sessions);
         if (client != NULL)
             register_joined(client, event);
         break;

@@ -29,6 +29,10 @@ struct sessions_options {
 zero_status sessions_open(const struct sessions_options *options, struct sessions **out);
 void sessions_close(struct sessions *sessions, void (*on_closed)(void *context), void *context);
 
+/* The engine takes a model back that a dead daemon had (token 0): nobody is welcomed before its
+ * ENGINE_JOINED. */
+void sessions_recover(struct sessions *sessions);
+
 /* An event of the engine. */
 void sessions_event(struct sessions *sessions, const struct engine_event *event);
 

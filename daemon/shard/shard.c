@@ -5,9 +5,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+
+enum { HOLDER_MS = 10000 }; /* for the holder to take what it is given */
 
 static zero_status join_texts(struct shard *shard)
 {
@@ -21,6 +24,30 @@ static zero_status join_texts(struct shard *shard)
     }
     free(layout);
     free(config);
+    return s;
+}
+
+static zero_status adopt(struct shard *shard, const struct shard_spec *spec, enum zero_arena arena)
+{
+    const char *name = zero_arena_names[arena];
+
+    for (size_t i = 0; i < spec->kept_count; i++)
+        if (strcmp(spec->kept[i].name, name) == 0)
+            return shard->device->ops->adopt(shard->device, name, spec->kept[i].fd,
+                                             shard->plan.bytes[arena], &shard->arena[arena]);
+    return FAIL(CORRUPT, "adopt arenas", "the holder did not keep %s", name);
+}
+
+static zero_status adopt_all(struct shard *shard, const struct shard_spec *spec)
+{
+    zero_status s = zero_success();
+
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        if (shard->plan.bytes[a] != 0)
+            TRY(s, adopt(shard, spec, (enum zero_arena)a));
+    LOG_INFO("took back %" PRIu64 " parameters, %u layers: %" PRIu64 " bytes", shard->layout->count,
+             shard->layout->layer_count, shard->plan.total);
+out:
     return s;
 }
 
@@ -41,28 +68,28 @@ out:
     return s;
 }
 
-zero_status shard_create(struct device *device, uint32_t rank, struct zero_layout *layout,
-                         const struct zero_config *config, struct shard **out)
+zero_status shard_create(struct device *device, const struct shard_spec *spec, struct shard **out)
 {
     zero_status s;
     struct zero_detail detail;
     struct shard *shard = calloc(1, sizeof *shard);
 
     if (shard == NULL) {
-        zero_layout_destroy(layout);
+        zero_layout_destroy(spec->layout);
         return FAIL(NO_MEMORY, "create shard", "%zu bytes", sizeof *shard);
     }
     shard->device = device;
-    shard->rank = rank;
-    shard->layout = layout;
-    shard->config = *config;
-    s = zero_plan_layout(layout, config, &shard->plan, &detail);
+    shard->rank = spec->rank;
+    shard->layout = spec->layout;
+    shard->config = *spec->config;
+    s = zero_plan_layout(spec->layout, spec->config, &shard->plan, &detail);
     if (zero_failed(s)) {
         s = fail_refuse(s.code, "plan memory", "%s", detail.text);
         goto out;
     }
     TRY(s, join_texts(shard));
-    TRY(s, allocate(shard));
+    shard->hash = XXH3_64bits(shard->text, strlen(shard->text));
+    TRY(s, spec->kept != NULL ? adopt_all(shard, spec) : allocate(shard));
     *out = shard;
     shard = NULL;
 out:
@@ -79,6 +106,27 @@ void shard_destroy(struct shard *shard)
     zero_layout_destroy(shard->layout);
     free(shard->text);
     free(shard);
+}
+
+zero_status shard_lodge(const struct shard *shard, int description)
+{
+    zero_status s = zero_success();
+
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        if (shard->arena[a].bytes != 0)
+            TRY(s, notify_store(zero_arena_names[a], shard->arena[a].fd));
+    TRY(s, notify_store(SHARD_DESCRIPTION, description));
+    TRY(s, notify_barrier(HOLDER_MS));
+out:
+    return s;
+}
+
+void shard_dislodge(const struct shard *shard)
+{
+    notify_remove(SHARD_DESCRIPTION);
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        if (shard->arena[a].bytes != 0)
+            notify_remove(zero_arena_names[a]);
 }
 
 bool shard_replicated(const struct shard *shard, enum zero_arena arena)

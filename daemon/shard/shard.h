@@ -12,8 +12,11 @@
 #ifndef DAEMON_SHARD_SHARD_H
 #define DAEMON_SHARD_SHARD_H
 
+#include "daemon/base/notify.h"
 #include "daemon/device/device.h"
 #include "proto/plan.h"
+
+#define SHARD_DESCRIPTION "model" /* the holder's name for it */
 
 struct shard {
     struct device *device; /* borrowed */
@@ -21,13 +24,28 @@ struct shard {
     struct zero_layout *layout;
     struct zero_config config;
     struct zero_plan plan;
-    char *text; /* layout, then config: equal on every rank */
+    char *text;    /* layout, then config: equal on every rank */
+    uint64_t hash; /* of it */
     struct device_buf arena[ZERO_ARENA_COUNT];
 };
 
-/* Takes the layout over, also on failure. */
-zero_status shard_create(struct device *device, uint32_t rank, struct zero_layout *layout,
-                         const struct zero_config *config, struct shard **out);
+/* What a shard is made from. */
+struct shard_spec {
+    uint32_t rank;
+    struct zero_layout *layout; /* taken over, also on failure */
+    const struct zero_config *config;
+    const struct notify_fd *kept; /* arenas that outlived a daemon, by name; NULL: new ones */
+    size_t kept_count;
+};
+
+/* Adopts kept arenas, whose fds are closed if that fails; CORRUPT when one is missing. */
+zero_status shard_create(struct device *device, const struct shard_spec *spec, struct shard **out);
+
+/* Lodges every arena, and then the model's description, with the holder, so that whoever finds the
+ * description finds all. */
+zero_status shard_lodge(const struct shard *shard, int description);
+/* The reverse, description first. */
+void shard_dislodge(const struct shard *shard);
 void shard_destroy(struct shard *shard); /* NULL is a no-op */
 
 /* Does every rank hold all of it? Otherwise its shards only. */

@@ -40,8 +40,8 @@ static const struct route {
     [ZERO_CALL_SUBMIT] = { fold_submit, NEEDS_LAYER | NEEDS_VALUES | OF_ATTEMPT },
     [ZERO_CALL_STEP] = { phases_ask, NEEDS_SLOT | NEEDS_VALUES | OF_ATTEMPT },
     [ZERO_CALL_FILL_FROM] = { fill_from, NEEDS_SLOT },
-    [ZERO_CALL_FILL] = { fill_piece, NEEDS_LAYER | NEEDS_SLOT },
-    [ZERO_CALL_FILL_END] = { fill_end, NEEDS_SLOT },
+    [ZERO_CALL_FILL] = { fill_piece, NEEDS_LAYER | NEEDS_SLOT | OF_ATTEMPT },
+    [ZERO_CALL_FILL_END] = { fill_end, NEEDS_SLOT | OF_ATTEMPT },
     [ZERO_CALL_READ] = { read_state, NEEDS_LAYER | NEEDS_SLOT | NEEDS_VALUES },
 };
 

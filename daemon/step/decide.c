@@ -5,9 +5,12 @@
 #include <string.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/step/keep.h"
 
 static void publish(struct engine *e, const struct board_decision *decision)
 {
+    if (decision->outcome == BOARD_APPLY || decision->outcome == BOARD_SKIP)
+        keep_decision(e, decision); /* before anybody can act on it */
     e->board->decision = *decision;
     atomic_store(&e->board->decided, e->attempt);
     engine_wake_peers(e);

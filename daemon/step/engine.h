@@ -10,6 +10,8 @@
  *   VOTED       waits for rank 0's decision
  *   APPLIED     own shards are updated; waits for the others', fetches them at stages 1 and 2
  *
+ * A group that lost a rank meets again (model.h) and begins with APPLIED, of the last decision.
+ *
  * Owns    see each field.
  * Thread  the worker, but for mail (its lock) and stats.
  * Uses    step.   Used by the files of daemon/step.
@@ -20,6 +22,7 @@
 #include <pthread.h>
 #include <stddef.h>
 
+#include "daemon/step/journal.h"
 #include "daemon/step/scaler.h"
 #include "daemon/step/step.h"
 #include "daemon/step/windows.h"
@@ -57,8 +60,7 @@ struct layer_window {
 struct command {
     enum { COMMAND_REGISTER, COMMAND_ATTACH, COMMAND_DETACH, COMMAND_OBSERVE, COMMAND_STOP } kind;
     uint64_t token;
-    struct zero_layout *layout; /* REGISTER: owned */
-    struct zero_config config;
+    struct engine_model model; /* REGISTER: layout and description are owned */
     uint32_t pid;
     bool begin;
 };
@@ -86,10 +88,14 @@ struct engine {
 
     /* the model and the group; NULL until registered */
     struct shard *shard;
-    struct comm *comm;
-    struct board_head *board;   /* own */
-    struct board_layer *layers; /* own */
-    double *norms;              /* own */
+    struct comm *comm; /* also NULL while a group that lost a rank meets again */
+    uint32_t missing;  /* then: the first rank that is not back */
+    struct journal journal;
+    struct journal_record record; /* what the journal's newest says */
+    bool lodged;                  /* the holder has the arenas */
+    struct board_head *board;     /* own */
+    struct board_layer *layers;   /* own */
+    double *norms;                /* own */
     uint64_t epoch;
     bool lost;
 
@@ -133,10 +139,6 @@ struct engine {
     } observe_wait[ENGINE_MAIL];
     uint32_t observe_wait_count;
 
-    /* blobs: [current] is committed, the other is the asked step's */
-    unsigned char blob[2][ZERO_RING_MAX_BLOB];
-    size_t blob_bytes[2];
-    uint32_t blob_current;
     struct engine_entry entry; /* written at attach only, as is what it points to */
     unsigned char entry_blob[ZERO_RING_MAX_BLOB];
 

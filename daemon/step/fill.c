@@ -6,6 +6,7 @@
 
 #include "daemon/base/log.h"
 #include "daemon/step/calls.h"
+#include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
 #include "daemon/step/update.h"
 
@@ -218,6 +219,7 @@ static bool copy_replicas(struct engine *e)
     if (shard_replicated(e->shard, shard_master(e->shard)) &&
         shard_master(e->shard) != ZERO_ARENA_param)
         update_fetch(e, shard_master(e->shard));
+    keep_filled(e);
     atomic_store(&e->board->fill_copied, 1);
     engine_wake_peers(e);
     return true;
@@ -242,6 +244,18 @@ void fill_restart(struct engine *e)
         return;
     e->fill_asked = false;
     e->fill_source = 0;
+}
+
+void fill_forget(struct engine *e)
+{
+    e->fill_asked = false;
+    e->fill_source = 0;
+    memset(e->fill_progress, 0, e->shard->layout->tensor_count * sizeof *e->fill_progress);
+    atomic_store(&e->board->fill_source, 0);
+    atomic_store(&e->board->fill_sent, 0);
+    atomic_store(&e->board->fill_taken, 0);
+    atomic_store(&e->board->fill_ended, 0);
+    atomic_store(&e->board->fill_copied, 0);
 }
 
 bool fill_pass(struct engine *e)

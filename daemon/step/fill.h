@@ -20,6 +20,8 @@ void fill_end(struct engine *e, const struct zero_ring_entry *entry);   /* FILL_
 /* A new trainer fills from the start, unless the last one had ended. */
 void fill_restart(struct engine *e);
 
+/* The group meets again: a filling that was on its way begins anew. */
+void fill_forget(struct engine *e);
 /* Goes on with what the peers have; true if anything changed. */
 bool fill_pass(struct engine *e);
 

@@ -279,6 +279,13 @@ void fold_finish(struct engine *e)
     }
 }
 
+void fold_forget(struct engine *e)
+{
+    for (uint32_t l = 0; l < e->shard->layout->layer_count; l++)
+        e->folds[l].open = false;
+    e->open_count = 0;
+}
+
 /* A peer may be in this attempt already, and its log may have been read: those layers stay open. */
 void fold_reset(struct engine *e)
 {

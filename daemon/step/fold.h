@@ -25,5 +25,7 @@ bool fold_pass(struct engine *e);
 void fold_finish(struct engine *e);
 /* A new attempt: forgets all sums. */
 void fold_reset(struct engine *e);
+/* A new group: its order logs are read from where they stand. */
+void fold_forget(struct engine *e);
 
 #endif

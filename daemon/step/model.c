@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/step/model.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -8,9 +9,14 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/step/calls.h"
+#include "daemon/step/fill.h"
+#include "daemon/step/fold.h"
+#include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/wait.h"
 
-enum { BOARD_VERSION = 1, FIRST_EPOCH = 1 };
+/* ---- own state ------------------------------------------------------------------------------ */
 
 static zero_status make_tables(struct engine *e)
 {
@@ -33,55 +39,225 @@ static void start_board(struct engine *e)
     e->norms = board_norms(e->board, e->shard->layout->layer_count);
     e->board->version = BOARD_VERSION;
     e->board->magic = BOARD_MAGIC;
-    atomic_store(&e->board->trainer_pid, e->trainer_pid);
-    atomic_store(&e->board->daemon_pid, (uint64_t)getpid());
-    atomic_store(&e->board->beat, clock_ns());
 }
 
+/* A new journal, or the one that was kept. */
+static zero_status start_journal(struct engine *e, bool kept)
+{
+    void *base = e->shard->arena[ZERO_ARENA_journal].base;
+    const struct journal_head identity = { .rank = e->options.rank,
+                                           .world = e->options.world,
+                                           .model = e->shard->hash };
+
+    if (kept)
+        return journal_open(&e->journal, base, &identity, &e->record);
+    journal_init(&e->journal, base, &identity);
+    scaler_init(&e->record.scaler, &e->shard->config);
+    e->record.loss_scale = e->record.scaler.scale;
+    return zero_success();
+}
+
+/* What a trainer sees, from what was kept. */
 static void start_state(struct engine *e)
 {
-    e->attempt = 1;
-    e->step = e->updates = 0;
-    e->skipped_in_row = 0;
-    e->filled = e->fill_asked = false;
-    e->fill_source = 0;
-    e->blob_bytes[0] = e->blob_bytes[1] = 0;
-    memset(e->seen, 0, sizeof e->seen);
-    scaler_init(&e->scaler, &e->shard->config);
-    e->loss_scale = e->scaler.scale;
-    stats_set(&e->stats.epoch, e->epoch);
+    const struct journal_record *record = &e->record;
+    uint64_t attempt = board_load(&e->board->attempt); /* the board outlives its daemon too */
+
+    e->epoch = record->epoch;
+    e->attempt = attempt > record->attempt ? attempt : record->attempt;
+    e->step = record->step;
+    e->updates = record->updates;
+    e->skipped_in_row = (uint32_t)record->skipped_in_row;
+    e->loss_scale = record->loss_scale;
+    e->scaler = record->scaler;
+    atomic_store(&e->board->applied, record->step);
+    stats_set(&e->stats.step, e->step);
+    stats_set(&e->stats.updates, e->updates);
     stats_set_double(&e->stats.loss_scale, e->loss_scale);
     stats_set_double(&e->stats.lr, e->shard->config.lr);
 }
 
-zero_status model_join(struct engine *e, struct zero_layout *layout,
-                       const struct zero_config *config)
-{
-    zero_status s;
+/* ---- meeting -------------------------------------------------------------------------------- */
 
-    stats_set(&e->stats.state, STATE_JOINING);
-    TRY(s, shard_create(e->device, e->options.rank, layout, config, &e->shard));
-    TRY(s, make_tables(e));
-    start_board(e);
+/* What of the board would be taken for news in the next group. */
+static void calm_board(struct engine *e)
+{
+    atomic_store(&e->board->trainer_pid, e->trainer_pid);
+    atomic_store(&e->board->daemon_pid, (uint64_t)getpid());
+    atomic_store(&e->board->beat, clock_ns());
+    atomic_store(&e->board->leaving, 0);
+    atomic_store(&e->board->hold_until, 0);
+    atomic_store(&e->board->listening, 0);
+    fill_forget(e);
+}
+
+static void on_wait(void *context, uint32_t missing)
+{
+    struct engine *e = context;
+    uint64_t now = clock_ns();
+
+    e->missing = missing;
+    atomic_store_explicit(&e->board->beat, now, memory_order_relaxed);
+    if (e->attached)
+        calls_expire(e, now);
+    stats_set(&e->stats.waiting, WAIT_PEER);
+    stats_set(&e->stats.waiting_rank, missing);
+}
+
+static zero_status join(struct engine *e, uint32_t deadline_ms)
+{
     const struct comm_group group = {
         .rank = e->options.rank,
         .world = e->options.world,
-        .epoch = FIRST_EPOCH,
+        .standing = { .epoch = e->epoch,
+                      .attempt = e->attempt,
+                      .step = e->record.step,
+                      .prepared = e->record.prepared,
+                      .filled = e->record.filled,
+                      .submissions = atomic_load(&e->board->submissions),
+                      .decision = e->record.decision },
         .listener = e->options.peer_listener,
         .dir = e->options.dir,
         .text = e->shard->text,
         .arenas = e->shard->arena,
         .bell = &e->bell_buf,
-        .deadline_ms = config->deadline_ms,
+        .deadline_ms = deadline_ms,
+        .on_wait = on_wait,
+        .context = e,
     };
-    TRY(s, e->options.comm->join(&group, e->device, &e->comm));
-    e->epoch = FIRST_EPOCH;
+
+    return e->options.comm->join(&group, e->device, &e->comm);
+}
+
+/* Every rank's step is rank 0's decision, or the one before with the gradients for it. */
+static zero_status check_steps(const struct engine *e)
+{
+    const struct comm_peer *peers = e->comm->peers;
+    uint64_t decided = peers[0].standing.decision.step;
+
+    for (uint32_t r = 0; r < e->options.world; r++) {
+        const struct comm_standing *standing = &peers[r].standing;
+        if (standing->step == decided ||
+            (standing->step + 1 == decided && standing->prepared == decided))
+            continue;
+        return FAIL(CORRUPT, "meet peers",
+                    "rank %u is at step %" PRIu64 " (gradients kept for step %" PRIu64
+                    "), and rank 0 decided step %" PRIu64 ": their states do not belong together; "
+                    "restore the newest checkpoint",
+                    r, standing->step, standing->prepared, decided);
+    }
+    return zero_success();
+}
+
+static void agree(struct engine *e)
+{
+    bool filled = true;
+
+    for (uint32_t r = 0; r < e->options.world; r++) {
+        const struct comm_standing *standing = &e->comm->peers[r].standing;
+        e->epoch = standing->epoch > e->epoch ? standing->epoch : e->epoch;
+        e->attempt = standing->attempt > e->attempt ? standing->attempt : e->attempt;
+        e->seen[r] = standing->submissions;
+        filled = filled && standing->filled != 0;
+    }
+    e->epoch++;
+    e->attempt++;
+    e->filled = filled;
+    fold_forget(e);
+    stats_set(&e->stats.epoch, e->epoch);
+    keep_joined(e);
+}
+
+/* Begins the first attempt, or ends the last step. */
+static void begin(struct engine *e)
+{
+    const struct board_decision decision = e->comm->peers[0].standing.decision;
+
+    if (decision.step == 0) {
+        phases_drop(e, ZERO_STEP_ABORTED, "a daemon of the group was lost: repeat the step");
+        calls_answer_all(e, ZERO_STEP_ABORTED, "a daemon of the group was lost: begin again");
+        return;
+    }
+    if (e->record.step < decision.step)
+        keep_decision(e, &decision);
+    phases_roll(e);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+static zero_status lodge(struct engine *e, const struct engine_model *model)
+{
+    if (model->kept != NULL) {
+        e->lodged = true;
+        return zero_success();
+    }
+    e->lodged = notify_held();
+    if (e->lodged)
+        return shard_lodge(e->shard, model->description);
+    LOG_WARNING("nobody holds the arenas (no NOTIFY_SOCKET): they will not outlive this daemon");
+    return zero_success();
+}
+
+static zero_status build(struct engine *e, struct engine_model *model)
+{
+    const struct shard_spec spec = { .rank = e->options.rank,
+                                     .layout = model->layout,
+                                     .config = &model->config,
+                                     .kept = model->kept,
+                                     .kept_count = model->kept_count };
+    zero_status s;
+
+    model->layout = NULL;
+    TRY(s, shard_create(e->device, &spec, &e->shard));
+    TRY(s, make_tables(e));
+    start_board(e);
+    TRY(s, start_journal(e, model->kept != NULL));
     start_state(e);
-    phases_begin(e);
-    LOG_INFO("joined epoch %d as rank %u of %u", FIRST_EPOCH, group.rank, group.world);
+    s = lodge(e, model);
 out:
+    return s;
+}
+
+zero_status model_join(struct engine *e, struct engine_model *model)
+{
+    bool kept = model->kept != NULL;
+    zero_status s;
+
+    stats_set(&e->stats.state, STATE_JOINING);
+    TRY(s, build(e, model));
+    calm_board(e);
+    TRY(s, join(e, kept ? 0 : model->config.deadline_ms));
+    TRY(s, check_steps(e));
+    agree(e);
+    begin(e);
+    LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
+             e->options.rank, e->options.world, e->step);
+out:
+    if (model->description >= 0)
+        close(model->description);
+    zero_layout_destroy(model->layout);
+    if (zero_failed(s) && !kept && e->lodged)
+        shard_dislodge(e->shard);
     if (zero_failed(s))
         model_leave(e);
+    return s;
+}
+
+zero_status model_meet(struct engine *e)
+{
+    zero_status s;
+
+    stats_set(&e->stats.state, STATE_JOINING);
+    e->comm->ops->leave(e->comm);
+    e->comm = NULL;
+    calm_board(e);
+    TRY(s, join(e, 0));
+    TRY(s, check_steps(e));
+    agree(e);
+    begin(e);
+    LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
+             e->options.rank, e->options.world, e->step);
+out:
     return s;
 }
 
@@ -102,6 +278,9 @@ void model_leave(struct engine *e)
     e->board = NULL;
     e->layers = NULL;
     e->norms = NULL;
+    e->lodged = false;
+    memset(&e->record, 0, sizeof e->record);
+    memset(e->seen, 0, sizeof e->seen);
     shard_destroy(e->shard);
     e->shard = NULL;
     stats_set(&e->stats.state, STATE_EMPTY);

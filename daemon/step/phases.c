@@ -12,6 +12,7 @@
 #include "daemon/step/decide.h"
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
+#include "daemon/step/keep.h"
 #include "daemon/step/update.h"
 
 #define MOST_LR 1e15 /* the config's bound: more is not finite in fp32 before long */
@@ -22,7 +23,7 @@
 static bool take_arguments(struct engine *e, uint32_t slot)
 {
     const struct zero_ring_step *from = &e->ring->step;
-    uint32_t other = 1 - e->blob_current;
+    uint64_t other = 1 - e->record.blob_current;
     uint32_t blob_bytes = from->blob_bytes, scalar_count = from->scalar_count;
     struct board_vote vote = { .lr = from->lr, .scalar_count = scalar_count };
 
@@ -41,8 +42,8 @@ static bool take_arguments(struct engine *e, uint32_t slot)
                      vote.lr);
         return false;
     }
-    memcpy(e->blob[other], from->blob, blob_bytes);
-    e->blob_bytes[other] = blob_bytes;
+    memcpy(e->journal.blobs[other], from->blob, blob_bytes);
+    e->record.blob_bytes[other] = blob_bytes;
     for (uint32_t i = 0; i < scalar_count; i++) {
         memcpy(vote.scalars[i].name, from->scalars[i].name, BOARD_SCALAR_NAME);
         vote.scalars[i].name[BOARD_SCALAR_NAME - 1] = '\0';
@@ -105,6 +106,16 @@ static void end_attempt(struct engine *e)
     }
 }
 
+void phases_drop(struct engine *e, zero_code code, const char *text)
+{
+    keep_dropped(e);
+    end_attempt(e);
+    uint32_t slot = calls_find(e, ZERO_CALL_STEP);
+    if (slot != ZERO_RING_NO_SLOT)
+        calls_answer(e, slot, code, 0, text);
+    calls_answer_attempt(e, ZERO_STEP_ABORTED, text);
+}
+
 static void abort_attempt(struct engine *e, const struct board_decision *decision)
 {
     char text[ZERO_RING_TEXT] = "a trainer of the group was lost: repeat the step";
@@ -125,13 +136,7 @@ static void abort_attempt(struct engine *e, const struct board_decision *decisio
                      decision->rank, decision->scalar);
     }
     LOG_INFO("step %" PRIu64 " dropped: %s", e->step, text);
-    end_attempt(e);
-    if (code == ZERO_CONFLICT) { /* only who waits for the step is told so */
-        uint32_t slot = calls_find(e, ZERO_CALL_STEP);
-        if (slot != ZERO_RING_NO_SLOT)
-            calls_answer(e, slot, code, 0, text);
-    }
-    calls_answer_attempt(e, ZERO_STEP_ABORTED, text);
+    phases_drop(e, code, text);
 }
 
 static void count_step(struct engine *e, const struct board_decision *decision)
@@ -164,11 +169,9 @@ static void count_step(struct engine *e, const struct board_decision *decision)
     stats_set(&stats->last_step_ns, now);
 }
 
-static void answer_step(struct engine *e, const struct board_decision *decision)
+void phases_leave_result(struct engine *e, const struct board_decision *decision)
 {
     struct zero_ring_step *to = &e->ring->step;
-    uint32_t slot = calls_find(e, ZERO_CALL_STEP);
-    uint32_t limit = e->shard->config.max_skipped_steps;
 
     to->step = decision->step;
     to->updates = decision->updates;
@@ -180,6 +183,14 @@ static void answer_step(struct engine *e, const struct board_decision *decision)
     to->used_lr = decision->lr;
     to->loss_scale = decision->next_scale;
     memcpy(to->means, decision->means, sizeof to->means);
+}
+
+static void answer_step(struct engine *e, const struct board_decision *decision)
+{
+    uint32_t slot = calls_find(e, ZERO_CALL_STEP);
+    uint32_t limit = e->shard->config.max_skipped_steps;
+
+    phases_leave_result(e, decision);
     if (slot == ZERO_RING_NO_SLOT)
         return;
     if (decision->exhausted)
@@ -200,13 +211,12 @@ static void answer_step(struct engine *e, const struct board_decision *decision)
 /* The step is done on every rank whose bytes this one's trainer can see. */
 static void commit(struct engine *e)
 {
-    struct board_decision decision = engine_board(e, 0)->decision;
+    struct board_decision decision = e->record.decision;
 
     e->step = decision.step;
     e->updates = decision.updates;
     e->skipped_in_row = (uint32_t)decision.skipped_in_row;
     e->loss_scale = decision.next_scale;
-    e->blob_current = 1 - e->blob_current;
     count_step(e, &decision);
     for (uint32_t slot; (slot = calls_find(e, ZERO_CALL_SUBMIT)) != ZERO_RING_NO_SLOT;)
         calls_answer(e, slot, ZERO_OK, 0, NULL);
@@ -219,6 +229,7 @@ static void commit(struct engine *e)
 
 static void vote(struct engine *e)
 {
+    keep_prepared(e);
     e->board->vote = e->vote;
     e->phase = PHASE_VOTED;
     atomic_store(&e->board->voted, e->attempt);
@@ -250,14 +261,42 @@ static bool share_sums(struct engine *e)
     return true;
 }
 
+/* At stage 0 nobody sees another rank's bytes, and a skipped step changes none. */
 static bool finish_update(struct engine *e)
 {
-    if (ENGINE_BEHIND(e, applied) < e->options.world)
-        return false;
-    if (e->shard->config.stage == 1 || e->shard->config.stage == 2)
-        e->step_gathered += update_fetch(e, ZERO_ARENA_param);
-    commit(e);
+    const struct board_decision *decision = &e->record.decision;
+    uint32_t stage = e->shard->config.stage;
+    bool fetches = (stage == 1 || stage == 2) && e->record.replicas < decision->step;
+
+    if (decision->outcome == BOARD_APPLY) {
+        if (stage != 0 && engine_behind(e, offsetof(struct board_head, applied), decision->step) <
+                              e->options.world)
+            return false;
+        if (fetches)
+            e->step_gathered += update_fetch(e, ZERO_ARENA_param);
+    }
+    if (fetches)
+        keep_replicas(e);
+    if (e->step < decision->step)
+        commit(e);
+    else
+        phases_drop(e, ZERO_STEP_ABORTED, "a daemon of the group was lost: repeat the step");
     return true;
+}
+
+void phases_roll(struct engine *e)
+{
+    const struct board_decision *decision = &e->record.decision;
+
+    if (e->record.step < decision->step) {
+        if (decision->outcome == BOARD_APPLY)
+            update_apply(e);
+        keep_applied(e);
+    }
+    e->phase = PHASE_APPLIED;
+    atomic_store(&e->board->applied, decision->step);
+    if (e->shard->config.stage != 0)
+        engine_wake_peers(e);
 }
 
 /* Rank 0's decision is there. */
@@ -270,25 +309,16 @@ static bool follow(struct engine *e)
         abort_attempt(e, &copy);
         return true;
     }
-    if (e->phase == PHASE_APPLIED)
-        return finish_update(e);
-    if (decision->outcome == BOARD_SKIP) {
-        commit(e);
-        return true;
-    }
-    update_apply(e, decision);
-    e->phase = PHASE_APPLIED;
-    atomic_store(&e->board->applied, e->attempt);
-    if (e->shard->config.stage == 0) { /* nobody sees another rank's bytes */
-        commit(e);
-        return true;
-    }
-    engine_wake_peers(e);
+    if (e->options.rank != 0)
+        keep_decision(e, decision);
+    phases_roll(e);
     return true;
 }
 
 bool phases_pass(struct engine *e)
 {
+    if (e->phase == PHASE_APPLIED)
+        return finish_update(e);
     if (e->options.rank == 0 && decide_pass(e))
         return true;
     if (board_load(&engine_board(e, 0)->decided) == e->attempt)
@@ -304,6 +334,8 @@ bool phases_abandon(struct engine *e)
 {
     bool submitted = false;
 
+    if (e->comm == NULL)
+        return true; /* the group meets again: that ends the attempt */
     if (e->phase != PHASE_COLLECTING)
         return true; /* it had asked: the step goes on without it */
     for (uint32_t l = 0; l < e->shard->layout->layer_count; l++)

@@ -16,6 +16,12 @@
 void phases_ask(struct engine *e, const struct zero_ring_entry *entry);
 /* Goes on as far as the peers allow; true if anything changed. */
 bool phases_pass(struct engine *e);
+/* The journal has the next decision: makes it, and waits for the others in APPLIED. */
+void phases_roll(struct engine *e);
+/* Leaves what the trainer is told about a step where it looks for it. */
+void phases_leave_result(struct engine *e, const struct board_decision *decision);
+/* The attempt comes to nothing; who waits for the step gets `code`. */
+void phases_drop(struct engine *e, zero_code code, const char *text);
 /* The trainer is gone: true when what it had begun needs an outcome first. */
 bool phases_abandon(struct engine *e);
 /* Begins the attempt e->attempt. */

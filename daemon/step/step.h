@@ -59,13 +59,26 @@ zero_status engine_create(const struct engine_options *options, struct engine **
 /* Ends the worker and gives all memory back. NULL is a no-op. */
 void engine_destroy(struct engine *engine);
 
-/* Registers a model: creates the arenas and joins the group. Takes the layout over. */
-void engine_register(struct engine *engine, struct zero_layout *layout,
-                     const struct zero_config *config, uint64_t token);
+/* A model to register, with what was kept of it. */
+struct engine_model {
+    struct zero_layout *layout; /* taken over */
+    struct zero_config config;
+    int description;              /* description.h; taken over */
+    const struct notify_fd *kept; /* arenas of a daemon that died; NULL: new ones. Lent until
+                                     ENGINE_JOINED */
+    size_t kept_count;
+};
+
+/* Registers a model: creates or takes back the arenas, lodges them, and joins the group. */
+void engine_register(struct engine *engine, const struct engine_model *model, uint64_t token);
 /* Ends a registration that waits for other ranks. */
 void engine_cancel_register(struct engine *engine);
 void engine_attach(struct engine *engine, uint32_t pid, uint64_t token);
 void engine_detach(struct engine *engine, uint64_t token);
+/* The process that trained with the arenas that were taken back; *out_pid 0: none. */
+void engine_last_trainer(const struct engine *engine, uint32_t *out_pid, uint64_t *out_start);
+/* The group ends for good: the holder shall forget the arenas. */
+void engine_forget(struct engine *engine);
 void engine_observe(struct engine *engine, bool begin, uint64_t token);
 
 bool engine_next_event(struct engine *engine, struct engine_event *out);

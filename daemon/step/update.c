@@ -2,8 +2,7 @@
 #include "daemon/step/update.h"
 
 #include <math.h>
-
-enum { CHUNK = 16384 }; /* elements: 64 KiB of each fp32 state */
+#include <string.h>
 
 /* What an update needs that does not change from chunk to chunk of a tensor. */
 struct constants {
@@ -106,15 +105,57 @@ static void step_chunk(const struct engine *e, const struct board_decision *deci
     }
 }
 
-void update_apply(struct engine *e, const struct board_decision *decision)
+/* Copies a chunk's state to the undo slot, or from there. */
+static void copy_undo(struct engine *e, uint32_t layer, struct zero_range chunk, bool back)
+{
+    const enum zero_arena arenas[JOURNAL_STATES] = { shard_master(e->shard), ZERO_ARENA_moment1,
+                                                     ZERO_ARENA_moment2, ZERO_ARENA_max_moment2 };
+    size_t bytes = (size_t)(chunk.end - chunk.begin) * sizeof(float);
+
+    for (int i = 0; i < JOURNAL_STATES; i++) {
+        void *state = state_at(e, arenas[i], layer, chunk.begin);
+        void *slot = e->journal.undo + (size_t)i * JOURNAL_CHUNK * sizeof(float);
+        if (state != NULL)
+            memcpy(back ? state : slot, back ? slot : state, bytes);
+    }
+}
+
+/* The numbered chunks of an update; some may be done already, by a daemon that died. */
+struct progress {
+    uint64_t mark; /* of the next */
+    uint64_t done, begun;
+};
+
+static void pass_chunk(struct engine *e, struct progress *progress, struct constants *k,
+                       uint32_t layer, struct zero_range chunk)
+{
+    struct journal_head *head = e->journal.head;
+
+    if (progress->mark++ < progress->done)
+        return;
+    if (progress->mark - 1 == progress->begun)
+        copy_undo(e, layer, chunk, /* back= */ true);
+    else
+        copy_undo(e, layer, chunk, /* back= */ false);
+    atomic_store_explicit(&head->begun, progress->mark - 1, memory_order_release);
+    atomic_signal_fence(memory_order_seq_cst);
+    step_chunk(e, &e->record.decision, k, layer, chunk);
+    atomic_signal_fence(memory_order_seq_cst);
+    atomic_store_explicit(&head->done, progress->mark, memory_order_release);
+}
+
+void update_apply(struct engine *e)
 {
     struct constants k = { .tensor = NULL };
+    struct progress progress = { JOURNAL_MARK(e->record.decision.step, 0),
+                                 atomic_load(&e->journal.head->done),
+                                 atomic_load(&e->journal.head->begun) };
 
     for (uint32_t l = 0; l < e->shard->layout->layer_count; l++) {
         struct zero_range range = shard_updated(e->shard, l);
-        for (uint64_t at = range.begin; at < range.end; at += CHUNK) {
-            struct zero_range chunk = { at, at + CHUNK < range.end ? at + CHUNK : range.end };
-            step_chunk(e, decision, &k, l, chunk);
+        for (uint64_t at = range.begin; at < range.end; at += JOURNAL_CHUNK) {
+            uint64_t end = at + JOURNAL_CHUNK < range.end ? at + JOURNAL_CHUNK : range.end;
+            pass_chunk(e, &progress, &k, l, (struct zero_range){ at, end });
         }
     }
 }

@@ -9,7 +9,8 @@
 
 #include "daemon/step/engine.h"
 
-void update_apply(struct engine *e, const struct board_decision *decision);
+/* Makes the decision of the journal. Goes on where a daemon died that had begun it. */
+void update_apply(struct engine *e);
 
 /* Copies every other rank's shards of a replicated arena into the own replica; bytes copied. */
 uint64_t update_fetch(struct engine *e, enum zero_arena arena);

@@ -38,12 +38,20 @@ static struct wait_reason wait_for_decision(const struct engine *e)
     return about_rank(e, WAIT_DECISION, 0);
 }
 
+/* No boards can be read: the group meets. */
+static struct wait_reason lost_peer(const struct engine *e)
+{
+    return (struct wait_reason){ .what = e->shard != NULL ? WAIT_PEER : WAIT_NOTHING,
+                                 .rank = e->missing,
+                                 .step = e->step };
+}
+
 struct wait_reason wait_for_step(const struct engine *e)
 {
     uint32_t rank;
 
     if (e->comm == NULL)
-        return (struct wait_reason){ .what = WAIT_NOTHING };
+        return lost_peer(e);
     switch (e->phase) {
     case PHASE_COLLECTING:
         break;
@@ -93,6 +101,8 @@ static struct wait_reason wait_for_submission(const struct engine *e)
 
 struct wait_reason wait_for_call(const struct engine *e, const struct pending *pending)
 {
+    if (e->comm == NULL)
+        return lost_peer(e);
     switch (pending->call) {
     case ZERO_CALL_STEP:
         return wait_for_step(e);
@@ -154,6 +164,12 @@ void wait_text(const struct wait_reason *reason, const struct zero_layout *layou
     case WAIT_UPDATE:
         snprintf(to, bytes, "step %" PRIu64 ": rank %u has not finished its update", reason->step,
                  rank);
+        break;
+    case WAIT_PEER:
+        snprintf(to, bytes,
+                 "step %" PRIu64 ": the daemon of rank %u is gone or has not joined: the group "
+                 "waits until it is back",
+                 reason->step, rank);
         break;
     case WAIT_SILENT:
         snprintf(to, bytes,

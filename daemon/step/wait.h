@@ -20,6 +20,7 @@ enum wait_for {
     WAIT_OBSERVER, /* of rank */
     WAIT_UPDATE,
     WAIT_FILL,   /* rank has not ended its initial values */
+    WAIT_PEER,   /* the group lost rank */
     WAIT_SILENT, /* rank's daemon shows no sign of life */
 };
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The worker thread: takes commands, goes round its work, sleeps on the bell. */
 #include <errno.h>
+#include <inttypes.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
@@ -18,6 +19,7 @@
 #include "daemon/step/fill.h"
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
+#include "daemon/step/keep.h"
 #include "daemon/step/model.h"
 #include "daemon/step/observe.h"
 #include "daemon/step/phases.h"
@@ -70,6 +72,15 @@ static void ring_bell(struct zero_bell *bell)
         syscall(SYS_futex, &bell->count, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
+static void drop_model(const struct command *command)
+{
+    if (command->kind != COMMAND_REGISTER)
+        return;
+    zero_layout_destroy(command->model.layout);
+    if (command->model.description >= 0)
+        close(command->model.description);
+}
+
 static void send_command(struct engine *e, const struct command *command)
 {
     struct mail *mail = &e->mail;
@@ -79,7 +90,7 @@ static void send_command(struct engine *e, const struct command *command)
         mail->commands[(mail->command_head + mail->command_count++) % ENGINE_MAIL] = *command;
     } else {
         LOG_ERROR("a command was lost: the worker does not read them");
-        zero_layout_destroy(command->layout);
+        drop_model(command);
     }
     atomic_store(&mail->commands_wait, true);
     pthread_mutex_unlock(&mail->lock);
@@ -123,6 +134,7 @@ void engine_wake_listeners(struct engine *e)
 static void do_attach(struct engine *e, const struct command *command)
 {
     struct zero_ring *ring = e->ring;
+    size_t blob_bytes = (size_t)e->record.blob_bytes[e->record.blob_current];
 
     memset(ring, 0, sizeof *ring);
     for (uint32_t i = 0; i < ZERO_RING_ENTRIES; i++)
@@ -142,14 +154,19 @@ static void do_attach(struct engine *e, const struct command *command)
     e->trainer_pid = command->pid;
     e->trainer_token = command->token;
     atomic_store(&e->board->trainer_pid, command->pid);
-    memcpy(e->entry_blob, e->blob[e->blob_current], e->blob_bytes[e->blob_current]);
+    keep_trainer(e, command->pid);
+    if (e->record.step != 0)
+        phases_leave_result(e, &e->record.decision);
+    memcpy(ring->step.blob, e->journal.blobs[e->record.blob_current], blob_bytes);
+    ring->step.blob_bytes = (uint32_t)blob_bytes;
+    memcpy(e->entry_blob, e->journal.blobs[e->record.blob_current], blob_bytes);
     e->entry = (struct engine_entry){ .attempt = e->attempt,
                                       .epoch = e->epoch,
                                       .step = e->step,
                                       .updates = e->updates,
                                       .filled = e->filled,
                                       .loss_scale = e->loss_scale,
-                                      .blob_bytes = e->blob_bytes[e->blob_current],
+                                      .blob_bytes = blob_bytes,
                                       .blob = e->entry_blob };
     engine_post(e, ENGINE_ATTACHED, command->token, zero_success());
 }
@@ -178,7 +195,8 @@ static void do_command(struct engine *e, const struct command *command)
 {
     switch (command->kind) {
     case COMMAND_REGISTER: {
-        zero_status s = model_join(e, command->layout, &command->config);
+        struct engine_model model = command->model;
+        zero_status s = model_join(e, &model);
         engine_post(e, ENGINE_JOINED, command->token, s);
         break;
     }
@@ -217,17 +235,26 @@ static void lose_group(struct engine *e, zero_status s)
     engine_post(e, ENGINE_LOST, 0, s);
 }
 
+/* A rank is gone: so is this epoch. */
+static void meet_again(struct engine *e)
+{
+    LOG_INFO("epoch %" PRIu64 " is over: the group meets again", e->epoch);
+    zero_status s = model_meet(e);
+    if (zero_failed(s))
+        lose_group(e, s); /* this daemon is ending, or the states do not belong together */
+}
+
 static void tick(struct engine *e, uint64_t now)
 {
     if (now < e->next_tick_ns)
         return;
     e->next_tick_ns = now + TICK_NS;
-    if (e->comm == NULL || e->lost)
+    if (e->lost)
         return;
     atomic_store_explicit(&e->board->beat, now, memory_order_relaxed);
     zero_status s = e->comm->ops->check(e->comm);
     if (zero_failed(s)) {
-        lose_group(e, s);
+        meet_again(e);
         return;
     }
     if (e->attached)
@@ -246,11 +273,11 @@ static bool work(struct engine *e)
 
     if (any)
         do_command(e, &command);
-    if (e->comm == NULL)
+    if (e->lost && e->shard != NULL)
+        any = calls_drain(e) || any;
+    if (e->comm == NULL || e->lost)
         return any;
     any = calls_drain(e) || any;
-    if (e->lost)
-        return any;
     any = fill_pass(e) || any;
     any = fold_pass(e) || any;
     any = grant_pass(e) || any;
@@ -360,17 +387,14 @@ void engine_destroy(struct engine *e)
     pthread_join(e->thread, NULL);
     struct command left;
     while (take_command(e, &left))
-        zero_layout_destroy(left.layout);
+        drop_model(&left);
     model_leave(e);
     free_engine(e);
 }
 
-void engine_register(struct engine *e, struct zero_layout *layout, const struct zero_config *config,
-                     uint64_t token)
+void engine_register(struct engine *e, const struct engine_model *model, uint64_t token)
 {
-    struct command command = {
-        .kind = COMMAND_REGISTER, .token = token, .layout = layout, .config = *config
-    };
+    struct command command = { .kind = COMMAND_REGISTER, .token = token, .model = *model };
 
     e->options.comm->cancel(false);
     send_command(e, &command);
@@ -397,6 +421,18 @@ void engine_observe(struct engine *e, bool begin, uint64_t token)
 {
     struct command command = { .kind = COMMAND_OBSERVE, .token = token, .begin = begin };
     send_command(e, &command);
+}
+
+void engine_last_trainer(const struct engine *e, uint32_t *out_pid, uint64_t *out_start)
+{
+    *out_pid = (uint32_t)atomic_load(&e->journal.head->trainer_pid);
+    *out_start = atomic_load(&e->journal.head->trainer_start);
+}
+
+void engine_forget(struct engine *e)
+{
+    if (e->shard != NULL && e->lodged)
+        shard_dislodge(e->shard);
 }
 
 const struct shard *engine_shard(const struct engine *e)

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+/* journal.h: what a rank must know to go on after its daemon died, in an arena that outlives it.
+ *
+ *   | head (a page) | record 0 | record 1 | blob 0 | blob 1 | undo slot |
+ *
+ * A record is everything about the rank that a step changes. It is written to the slot that is not
+ * the newest, then gets its checksum: a death in the middle leaves the newest one as it was. The
+ * newest whole record counts.
+ *
+ * The update of a step goes through numbered chunks. Before a chunk is changed in place its old
+ * content is copied to the undo slot and `begun` names it; afterwards `done` counts it. Both carry
+ * the step they belong to, so nothing has to be reset. A chunk that was begun and not done is put
+ * back as it was, and done again.
+ *
+ * kill -9 loses no store that was executed, and stores are executed in program order: so the order
+ * of the compiler is all that has to be kept here (a signal fence), no flush and no barrier.
+ *
+ * Owns    nothing: a layout of an arena.
+ * Thread  the worker.
+ * Fails   CORRUPT when neither record checks out, VERSION when another zerod wrote it: never a
+ *         guess.
+ * Uses    board, fail.   Used by step.
+ */
+#ifndef DAEMON_STEP_JOURNAL_H
+#define DAEMON_STEP_JOURNAL_H
+
+#include "daemon/comm/board.h"
+#include "daemon/step/scaler.h"
+#include "proto/plan.h"
+#include "proto/ring.h"
+#include "proto/status.h"
+
+enum { JOURNAL_VERSION = 1, JOURNAL_STATES = 4, JOURNAL_CHUNK = 16384 /* elements */ };
+
+struct journal_head {
+    uint64_t magic, version;
+    uint64_t rank, world;
+    uint64_t model;                 /* hash of the model's and config's text */
+    uint64_t checksum;              /* of the above */
+    _Atomic uint64_t newest;        /* sequence of the newest record */
+    _Atomic uint64_t begun, done;   /* JOURNAL_MARK(step, chunk) */
+    _Atomic uint64_t trainer_pid;   /* the last trainer's, */
+    _Atomic uint64_t trainer_start; /* and when it was started: pids come again */
+};
+
+#define JOURNAL_MARK(step, chunk) ((uint64_t)(step) << 32 | (uint64_t)(chunk))
+
+struct journal_record {
+    uint64_t sequence;
+    uint64_t epoch;   /* last joined */
+    uint64_t attempt; /* last begun */
+    uint64_t filled;  /* initial values are in */
+    uint64_t step;    /* the last whose update is whole in what this rank updates */
+    uint64_t updates, skipped_in_row;
+    uint64_t replicas; /* the last step whose parameters were fetched from all others */
+    uint64_t prepared; /* the step whose summed gradients are kept and voted for; 0: none */
+    uint64_t blob_current, blob_bytes[2];
+    double loss_scale;
+    struct scaler scaler;           /* rank 0's, after the last decision */
+    struct board_vote vote;         /* of `prepared` */
+    struct board_decision decision; /* the last this rank knows; .step 0: none yet */
+    uint64_t blob_hash[2];
+    uint64_t checksum; /* of all before it */
+};
+
+enum {
+    JOURNAL_UNDO_BYTES = JOURNAL_STATES * JOURNAL_CHUNK * 4,
+};
+_Static_assert(3 * 4096 + 2 * ZERO_RING_MAX_BLOB + JOURNAL_UNDO_BYTES == ZERO_JOURNAL_BYTES,
+               "the plan has a journal's size");
+_Static_assert(sizeof(struct journal_record) <= 4096, "a record is a page");
+
+struct journal {
+    struct journal_head *head;
+    struct journal_record *records[2];
+    unsigned char *blobs[2];
+    unsigned char *undo;
+};
+
+/* Starts a journal in zeroed memory. */
+void journal_init(struct journal *journal, void *base, const struct journal_head *identity);
+
+/* Opens one that was kept, and gives its newest record. */
+zero_status journal_open(struct journal *journal, void *base, const struct journal_head *identity,
+                         struct journal_record *out);
+
+/* Makes `record` the newest; sequence, hashes and checksum are set here. */
+void journal_write(struct journal *journal, struct journal_record *record);
+
+#endif
