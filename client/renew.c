@@ -120,6 +120,11 @@ zero_status session_renew(zero_client *client)
     pthread_mutex_lock(&client->renewing);
     if (atomic_load(&client->lost))
         s = renew(client);
+    if (s.code == ZERO_DEADLINE || s.code == ZERO_DAEMON_SILENT || s.code == ZERO_BUSY)
+        s = client_fail(client, ZERO_DAEMON_LOST, "call daemon",
+                        "the daemon of rank %" PRIu32 " is gone and was not back within %" PRIu32
+                        " ms: start it, then attach again",
+                        client->rank, client->deadline_ms);
     pthread_mutex_unlock(&client->renewing);
     return s;
 }

@@ -415,6 +415,7 @@ static void a_sleeper_hears_of_the_end(void)
     struct zero_step_result result;
 
     fake_init(&fake);
+    fake.registered.deadline_ms = 50;
     fake.serve = leave_a_sleeper;
     zero_client *client = start(&fake);
     CHECK(zero_window(client, 1, &window).code == ZERO_DAEMON_LOST);
@@ -431,6 +432,7 @@ static void a_closed_session_takes_no_calls(void)
     const void *weights = NULL;
 
     fake_init(&fake);
+    fake.registered.deadline_ms = 50;
     fake.serve = answer_windows;
     zero_client *client = start(&fake);
     CHECK(!zero_failed(zero_gather(client, 1, &weights)));
