@@ -192,6 +192,8 @@ static void end_for_good(void *context)
     struct daemon *daemon = context;
 
     daemon->forget = true;
+    if (!daemon->stopping)
+        sessions_farewell(daemon->sessions);
     stop(daemon);
 }
 

@@ -145,6 +145,15 @@ void sessions_handle_closed(struct sessions *sessions)
     on_closed(context);
 }
 
+void sessions_farewell(struct sessions *sessions)
+{
+    for (struct client *c = sessions->clients, *next; c != NULL; c = next) {
+        next = c->next;
+        if (c->state != CLOSING)
+            client_refuse(c, REFUSE(DAEMON_LOST, "serve client", "the group was shut down"));
+    }
+}
+
 static void on_handle_closed(uv_handle_t *handle)
 {
     struct sessions *sessions = handle->data;

@@ -33,6 +33,9 @@ void sessions_close(struct sessions *sessions, void (*on_closed)(void *context),
  * ENGINE_JOINED. */
 void sessions_recover(struct sessions *sessions);
 
+/* Tells every client that no successor will come: otherwise they wait for one. */
+void sessions_farewell(struct sessions *sessions);
+
 /* An event of the engine. */
 void sessions_event(struct sessions *sessions, const struct engine_event *event);
 
