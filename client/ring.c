@@ -13,7 +13,7 @@
 
 enum {
     SPINS = 300,     /* looks at the answer before sleeping: about 10 us */
-    LOOK_MS = 200,   /* how often a sleeper looks whether the daemon still lives */
+    LOOK_MS = 50,    /* how often a sleeper looks whether the daemon still lives */
     GRACE_MS = 5000, /* beyond the daemon's own deadline */
     STATE_BITS = 3,
     GENERATION_STEP = 4,

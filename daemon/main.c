@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,6 +43,8 @@ struct daemon {
     struct control *control;
     struct report report;
     struct notify_fd *kept; /* what the holder gave back, until it is taken */
+    char program[PATH_MAX]; /* what to execute when this one is to be replaced */
+    char **argv;
     int exit_code;
     bool forget; /* the holder shall forget the arenas */
     char *dir;   /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
@@ -219,6 +222,30 @@ static void check_recovery(struct daemon *daemon, const struct engine_event *eve
     stop(daemon);
 }
 
+/* The successor in this process has its arenas as if a holder had kept them. Trainers see their
+ * connection end, and find it. */
+static void replace(struct daemon *daemon)
+{
+    struct notify_fd legacy[ZERO_ARENA_COUNT + 1];
+    size_t count = engine_legacy(daemon->engine, legacy, ZERO_ARENA_COUNT + 1);
+
+    LOG_INFO("going on as %s", daemon->program);
+    notify_say("RELOADING=1");
+    close(daemon->lock); /* the successor takes it; nobody else is started meanwhile */
+    if (!zero_failed(notify_hand_over(legacy, count)))
+        execv(daemon->program, daemon->argv);
+    LOG_ERROR("cannot execute %s: %s: the holder has to start it", daemon->program,
+              strerror(errno));
+    _exit(1);
+}
+
+static void on_upgrade(void *context, bool now)
+{
+    struct daemon *daemon = context;
+
+    engine_upgrade(daemon->engine, now);
+}
+
 static void on_events(uv_async_t *async)
 {
     struct daemon *daemon = async->data;
@@ -226,6 +253,8 @@ static void on_events(uv_async_t *async)
 
     while (engine_next_event(daemon->engine, &event)) {
         check_recovery(daemon, &event);
+        if (event.kind == ENGINE_FROZEN && !daemon->stopping)
+            replace(daemon);
         if (daemon->sessions != NULL && !daemon->stopping)
             sessions_event(daemon->sessions, &event);
     }
@@ -295,7 +324,7 @@ static zero_status open_all(struct daemon *daemon)
                                      .comm = comm_find("shm"),
                                      .notify = wake_loop,
                                      .context = daemon };
-    const struct control_source source = { daemon, on_status, on_model, end_for_good };
+    const struct control_source source = { daemon, on_status, on_model, on_upgrade, end_for_good };
     char path[4096];
     zero_status s;
 
@@ -361,12 +390,14 @@ static int run(struct daemon *daemon)
 
 int main(int argc, char **argv)
 {
-    struct daemon daemon = { .lock = -1 };
+    struct daemon daemon = { .lock = -1, .argv = argv };
     struct rlimit files;
 
     daemon.settings = (struct settings){ .rank = UINT32_MAX,
                                          .dir = getenv("ZERO_RUNTIME_DIR"),
                                          .level = LOG_INFO_LEVEL };
+    if (readlink("/proc/self/exe", daemon.program, sizeof daemon.program - 1) < 0)
+        snprintf(daemon.program, sizeof daemon.program, "%s", argv[0]);
     argp_parse(&parser, argc, argv, 0, NULL, &daemon.settings);
     log_init(daemon.settings.rank, daemon.settings.level);
     signal(SIGPIPE, SIG_IGN);

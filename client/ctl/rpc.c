@@ -19,6 +19,9 @@ const struct rpc_method rpc_status = { "/zero.v1.Control/Status",
 const struct rpc_method rpc_shutdown = { "/zero.v1.Control/Shutdown",
                                          &zero__v1__shutdown_request__descriptor,
                                          &zero__v1__shutdown_reply__descriptor };
+const struct rpc_method rpc_upgrade = { "/zero.v1.Control/Upgrade",
+                                        &zero__v1__upgrade_request__descriptor,
+                                        &zero__v1__upgrade_reply__descriptor };
 
 enum { MOST_SOCKET_BYTES = 108 };
 
@@ -85,10 +88,14 @@ static void write_target(char *to, const char *socket)
     *to = '\0';
 }
 
-static void begin(struct rpc_call *call)
+static void begin(struct rpc_call *call, const ProtobufCMessage *message)
 {
-    grpc_slice empty = grpc_empty_slice();
-    grpc_byte_buffer *request = grpc_raw_byte_buffer_create(&empty, 1);
+    size_t bytes = message != NULL ? protobuf_c_message_get_packed_size(message) : 0;
+    grpc_slice packed = grpc_slice_malloc(bytes);
+    if (bytes > 0)
+        protobuf_c_message_pack(message, GRPC_SLICE_START_PTR(packed));
+    grpc_byte_buffer *request = grpc_raw_byte_buffer_create(&packed, 1);
+    grpc_slice_unref(packed);
     grpc_op ops[6] = {
         { .op = GRPC_OP_SEND_INITIAL_METADATA },  { .op = GRPC_OP_SEND_MESSAGE },
         { .op = GRPC_OP_SEND_CLOSE_FROM_CLIENT }, { .op = GRPC_OP_RECV_INITIAL_METADATA },
@@ -108,6 +115,13 @@ static void begin(struct rpc_call *call)
 
 struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc_method *method,
                            unsigned deadline_ms)
+{
+    return rpc_start_with(rpc, socket, method, NULL, deadline_ms);
+}
+
+struct rpc_call *rpc_start_with(struct rpc *rpc, const char *socket,
+                                const struct rpc_method *method, const ProtobufCMessage *request,
+                                unsigned deadline_ms)
 {
     struct rpc_call *call = calloc(1, sizeof *call);
     char target[sizeof "unix:" + (size_t)3 * MOST_SOCKET_BYTES];
@@ -130,7 +144,7 @@ struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc
     call->handle =
         grpc_channel_create_call(call->channel, NULL, GRPC_PROPAGATE_DEFAULTS, rpc->queue,
                                  grpc_slice_from_static_string(method->name), NULL, deadline, NULL);
-    begin(call);
+    begin(call, request);
     return call;
 }
 

@@ -14,10 +14,8 @@ static const struct command {
     const char *name;
     int (*run)(int argc, char **argv, struct common *common);
 } commands[] = {
-    { "status", command_status },
-    { "plan", command_plan },
-    { "config", command_config },
-    { "shutdown", command_shutdown },
+    { "status", command_status },   { "plan", command_plan },         { "config", command_config },
+    { "upgrade", command_upgrade }, { "shutdown", command_shutdown },
 };
 
 int complain(enum exits code, const char *format, ...)
@@ -78,13 +76,14 @@ static error_t parse_main(int key, char *argument, struct argp_state *state)
             if (strcmp(commands[i].name, argument) == 0)
                 invocation->command = &commands[i];
         if (invocation->command == NULL)
-            argp_error(state, "'%s' is not a command: status, plan, config or shutdown", argument);
+            argp_error(state, "'%s' is not a command: status, plan, config, upgrade or shutdown",
+                       argument);
         invocation->argc = state->argc - state->next + 1;
         invocation->argv = &state->argv[state->next - 1];
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a command is needed: status, plan, config or shutdown");
+        argp_error(state, "a command is needed: status, plan, config, upgrade or shutdown");
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -102,6 +101,7 @@ static const struct argp parser = {
            "  status         where every rank stands, its memory and its last step\n"
            "  plan           memory and traffic of a rank, by formula\n"
            "  config FILE    what a config means, key by key; or why it is not accepted\n"
+           "  upgrade        replace the daemons' program, the state stays\n"
            "  shutdown       end every daemon of the group in good order\n\n"
            "Exit codes:\n"
            "  0  all is well\n"

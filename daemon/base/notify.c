@@ -19,6 +19,7 @@ enum {
     FIRST_FD = 3,    /* SD_LISTEN_FDS_START */
     MOST_FDS = 1024, /* more is no list of ours */
     MOST_NAME = 255,
+    HIGH_FD = 2048, /* above every fd that a daemon has */
 };
 
 static const char *socket_path(void)
@@ -171,4 +172,40 @@ zero_status notify_take(struct notify_fd **out, size_t *out_count)
     *out = list;
     *out_count = count;
     return zero_success();
+}
+
+/* ---- handing over --------------------------------------------------------------------------- */
+
+static zero_status set_environment(const struct notify_fd *list, size_t count)
+{
+    char number[32], *names = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&names, &bytes);
+
+    for (size_t i = 0; to != NULL && i < count; i++)
+        fprintf(to, "%s%s", i ? ":" : "", list[i].name);
+    bool bad =
+        to == NULL || ferror(to) || fclose(to) != 0 || setenv("LISTEN_FDNAMES", names, 1) != 0;
+    free(names);
+    snprintf(number, sizeof number, "%zu", count);
+    bad = bad || setenv("LISTEN_FDS", number, 1) != 0;
+    snprintf(number, sizeof number, "%ld", (long)getpid());
+    if (bad || setenv("LISTEN_PID", number, 1) != 0)
+        return FAIL(NO_MEMORY, "hand over", "%zu fds", count);
+    return zero_success();
+}
+
+zero_status notify_hand_over(const struct notify_fd *list, size_t count)
+{
+    zero_status s = set_environment(list, count);
+
+    for (size_t i = 0; i < count && !zero_failed(s); i++) /* first out of the way of each other */
+        if (fcntl(list[i].fd, F_DUPFD, HIGH_FD + (int)i) != HIGH_FD + (int)i)
+            s = FAIL(SYSTEM, "hand over", "%s: %s", list[i].name, strerror(errno));
+    for (size_t i = 0; i < count && !zero_failed(s); i++) {
+        if (dup2(HIGH_FD + (int)i, FIRST_FD + (int)i) < 0)
+            s = FAIL(SYSTEM, "hand over", "%s: %s", list[i].name, strerror(errno));
+        close(HIGH_FD + (int)i);
+    }
+    return s;
 }

@@ -20,7 +20,7 @@
 
 #include "proto/layout.h"
 
-enum { BOARD_VERSION = 2, BOARD_SCALARS = 8, BOARD_SCALAR_NAME = 32 };
+enum { BOARD_VERSION = 3, BOARD_SCALARS = 8, BOARD_SCALAR_NAME = 32 };
 
 enum board_outcome { BOARD_APPLY, BOARD_SKIP, BOARD_ABORT, BOARD_DISAGREE };
 
@@ -46,6 +46,7 @@ struct board_decision {
     double grad_norm; /* of the mean gradient, unscaled */
     double lr;
     double next_scale;  /* loss scale of the next step */
+    uint64_t upgrade;   /* after it every daemon gives its place to the program that is there now */
     uint64_t exhausted; /* overflow at the smallest loss scale */
     double means[BOARD_SCALARS];
     uint64_t rank;   /* DISAGREE: who differs from rank 0, */

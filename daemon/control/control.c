@@ -161,24 +161,30 @@ static void *move_calls(void *context)
 
 /* ---- the loop's thread ---- */
 
-static void answer_status(struct control *control, struct call *call)
+static void answer_status(struct control *control, struct call *call,
+                          const ProtobufCMessage *request)
 {
+    (void)request;
     Zero__V1__StatusReply reply = ZERO__V1__STATUS_REPLY__INIT;
 
     control->source.status(control->source.context, &reply);
     call_answer(call, &(struct call_answer){ .reply = &reply.base });
 }
 
-static void answer_model(struct control *control, struct call *call)
+static void answer_model(struct control *control, struct call *call,
+                         const ProtobufCMessage *request)
 {
+    (void)request;
     Zero__V1__ModelReply reply = ZERO__V1__MODEL_REPLY__INIT;
 
     control->source.model(control->source.context, &reply);
     call_answer(call, &(struct call_answer){ .reply = &reply.base });
 }
 
-static void answer_shutdown(struct control *control, struct call *call)
+static void answer_shutdown(struct control *control, struct call *call,
+                            const ProtobufCMessage *request)
 {
+    (void)request;
     Zero__V1__ShutdownReply reply = ZERO__V1__SHUTDOWN_REPLY__INIT;
 
     (void)control;
@@ -186,14 +192,26 @@ static void answer_shutdown(struct control *control, struct call *call)
     call_answer(call, &(struct call_answer){ .reply = &reply.base, .mark = &shutdown_mark });
 }
 
+static void answer_upgrade(struct control *control, struct call *call,
+                           const ProtobufCMessage *request)
+{
+    Zero__V1__UpgradeReply reply = ZERO__V1__UPGRADE_REPLY__INIT;
+    bool now = ((const Zero__V1__UpgradeRequest *)request)->now != 0;
+
+    LOG_INFO("control: asked to be replaced %s", now ? "now" : "after the next step");
+    call_answer(call, &(struct call_answer){ .reply = &reply.base });
+    control->source.upgrade(control->source.context, now);
+}
+
 static const struct route {
     const char *method;
     const ProtobufCMessageDescriptor *request;
-    void (*answer)(struct control *control, struct call *call);
+    void (*answer)(struct control *control, struct call *call, const ProtobufCMessage *request);
 } routes[] = {
     { "/zero.v1.Control/Status", &zero__v1__status_request__descriptor, answer_status },
     { "/zero.v1.Control/Model", &zero__v1__model_request__descriptor, answer_model },
     { "/zero.v1.Control/Shutdown", &zero__v1__shutdown_request__descriptor, answer_shutdown },
+    { "/zero.v1.Control/Upgrade", &zero__v1__upgrade_request__descriptor, answer_upgrade },
 };
 
 static void refuse(struct call *call, grpc_status_code code, const char *text)
@@ -210,7 +228,7 @@ static void answer(struct control *control, struct call *call)
             route = &routes[i];
     if (route == NULL) {
         refuse(call, GRPC_STATUS_UNIMPLEMENTED,
-               "zero.v1.Control has the methods Status, Model and Shutdown");
+               "zero.v1.Control has the methods Status, Model, Shutdown and Upgrade");
         return;
     }
     if (control->closing) {
@@ -222,8 +240,8 @@ static void answer(struct control *control, struct call *call)
         refuse(call, GRPC_STATUS_INVALID_ARGUMENT, "the request is not the method's message");
         return;
     }
+    route->answer(control, call, request);
     protobuf_c_message_free_unpacked(request, NULL);
-    route->answer(control, call);
 }
 
 static void finish_close(struct control *control)

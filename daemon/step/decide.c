@@ -127,6 +127,7 @@ static void decide_step(struct engine *e, struct board_decision *decision)
     decision->skipped_in_row = finite ? 0 : e->skipped_in_row + 1;
     decision->lr = engine_board(e, 0)->vote.lr;
     decision->next_scale = e->scaler.scale;
+    decision->upgrade = e->upgrade_wanted;
     average_scalars(e, decision);
 }
 

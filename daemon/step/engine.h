@@ -58,7 +58,14 @@ struct layer_window {
 };
 
 struct command {
-    enum { COMMAND_REGISTER, COMMAND_ATTACH, COMMAND_DETACH, COMMAND_OBSERVE, COMMAND_STOP } kind;
+    enum {
+        COMMAND_REGISTER,
+        COMMAND_ATTACH,
+        COMMAND_DETACH,
+        COMMAND_OBSERVE,
+        COMMAND_UPGRADE,
+        COMMAND_STOP
+    } kind;
     uint64_t token;
     struct engine_model model; /* REGISTER: layout and description are owned */
     uint32_t pid;
@@ -92,7 +99,10 @@ struct engine {
     uint32_t missing;  /* then: the first rank that is not back */
     struct journal journal;
     struct journal_record record; /* what the journal's newest says */
+    int description;              /* of the model; -1: none */
     bool lodged;                  /* the holder has the arenas */
+    bool upgrade_wanted;          /* rank 0: the next decision says so */
+    bool frozen;                  /* this process is about to be replaced: nothing moves */
     struct board_head *board;     /* own */
     struct board_layer *layers;   /* own */
     double *norms;                /* own */

@@ -193,7 +193,7 @@ static zero_status lodge(struct engine *e, const struct engine_model *model)
     }
     e->lodged = notify_held();
     if (e->lodged)
-        return shard_lodge(e->shard, model->description);
+        return shard_lodge(e->shard, e->description);
     LOG_WARNING("nobody holds the arenas (no NOTIFY_SOCKET): they will not outlive this daemon");
     return zero_success();
 }
@@ -208,6 +208,7 @@ static zero_status build(struct engine *e, struct engine_model *model)
     zero_status s;
 
     model->layout = NULL;
+    e->description = model->description;
     TRY(s, shard_create(e->device, &spec, &e->shard));
     TRY(s, make_tables(e));
     start_board(e);
@@ -233,8 +234,6 @@ zero_status model_join(struct engine *e, struct engine_model *model)
     LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
              e->options.rank, e->options.world, e->step);
 out:
-    if (model->description >= 0)
-        close(model->description);
     zero_layout_destroy(model->layout);
     if (zero_failed(s) && !kept && e->lodged)
         shard_dislodge(e->shard);
@@ -279,6 +278,9 @@ void model_leave(struct engine *e)
     e->layers = NULL;
     e->norms = NULL;
     e->lodged = false;
+    if (e->description >= 0)
+        close(e->description);
+    e->description = -1;
     memset(&e->record, 0, sizeof e->record);
     memset(e->seen, 0, sizeof e->seen);
     shard_destroy(e->shard);

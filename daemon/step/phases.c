@@ -261,6 +261,13 @@ static bool share_sums(struct engine *e)
     return true;
 }
 
+/* The step is made; the successor of this process tells the trainer. */
+static void freeze(struct engine *e)
+{
+    e->frozen = true;
+    engine_post(e, ENGINE_FROZEN, 0, zero_success());
+}
+
 /* At stage 0 nobody sees another rank's bytes, and a skipped step changes none. */
 static bool finish_update(struct engine *e)
 {
@@ -277,7 +284,9 @@ static bool finish_update(struct engine *e)
     }
     if (fetches)
         keep_replicas(e);
-    if (e->step < decision->step)
+    if (e->step < decision->step && decision->upgrade)
+        freeze(e);
+    else if (e->step < decision->step)
         commit(e);
     else
         phases_drop(e, ZERO_STEP_ABORTED, "a daemon of the group was lost: repeat the step");

@@ -35,6 +35,7 @@ enum engine_event_kind {
     ENGINE_DETACHED, /* of engine_detach: what the trainer had begun is decided or dropped */
     ENGINE_OBSERVED, /* of engine_observe, begin or end */
     ENGINE_BROKEN,   /* the trainer broke the ring's protocol: end its session */
+    ENGINE_FROZEN,   /* of engine_upgrade: nothing moves any more, the process may be replaced */
     ENGINE_LOST,     /* the group is lost; every call fails from now on */
 };
 
@@ -75,6 +76,13 @@ void engine_register(struct engine *engine, const struct engine_model *model, ui
 void engine_cancel_register(struct engine *engine);
 void engine_attach(struct engine *engine, uint32_t pid, uint64_t token);
 void engine_detach(struct engine *engine, uint64_t token);
+/* Asks for this process to be replaced by another that goes on: after the next step, whose trainers
+ * get their answer from the successor (ask rank 0, for all), or now, which drops the step in
+ * progress. */
+void engine_upgrade(struct engine *engine, bool now);
+/* What the successor needs, once frozen: the arenas' and the description's fds by name, up to
+ * `capacity`; how many there are. */
+size_t engine_legacy(const struct engine *engine, struct notify_fd *out, size_t capacity);
 /* The process that trained with the arenas that were taken back; *out_pid 0: none. */
 void engine_last_trainer(const struct engine *engine, uint32_t *out_pid, uint64_t *out_start);
 /* The group ends for good: the holder shall forget the arenas. */

@@ -212,6 +212,13 @@ static void do_command(struct engine *e, const struct command *command)
         else
             observe_end(e, command->token);
         break;
+    case COMMAND_UPGRADE:
+        e->upgrade_wanted = true;
+        if (command->begin) {
+            e->frozen = true;
+            engine_post(e, ENGINE_FROZEN, 0, zero_success());
+        }
+        break;
     case COMMAND_STOP:
         if (e->board != NULL)
             atomic_store(&e->board->leaving, 1);
@@ -273,6 +280,8 @@ static bool work(struct engine *e)
 
     if (any)
         do_command(e, &command);
+    if (e->frozen)
+        return any;
     if (e->lost && e->shard != NULL)
         any = calls_drain(e) || any;
     if (e->comm == NULL || e->lost)
@@ -357,6 +366,7 @@ zero_status engine_create(const struct engine_options *options, struct engine **
     if (e == NULL)
         return FAIL(NO_MEMORY, "create worker", "%zu bytes", sizeof *e);
     e->options = *options;
+    e->description = -1;
     e->device = options->device;
     pthread_mutex_init(&e->mail.lock, NULL);
     TRY(s, e->device->ops->alloc(e->device, "bell", ZERO_PAGE_BYTES, &e->bell_buf));
@@ -421,6 +431,25 @@ void engine_observe(struct engine *e, bool begin, uint64_t token)
 {
     struct command command = { .kind = COMMAND_OBSERVE, .token = token, .begin = begin };
     send_command(e, &command);
+}
+
+void engine_upgrade(struct engine *e, bool now)
+{
+    struct command command = { .kind = COMMAND_UPGRADE, .begin = now };
+    send_command(e, &command);
+}
+
+size_t engine_legacy(const struct engine *e, struct notify_fd *out, size_t capacity)
+{
+    size_t count = 0;
+
+    if (e->shard == NULL || capacity < ZERO_ARENA_COUNT + 1)
+        return 0;
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        if (e->shard->arena[a].bytes != 0)
+            out[count++] = (struct notify_fd){ zero_arena_names[a], e->shard->arena[a].fd };
+    out[count++] = (struct notify_fd){ SHARD_DESCRIPTION, e->description };
+    return count;
 }
 
 void engine_last_trainer(const struct engine *e, uint32_t *out_pid, uint64_t *out_start)

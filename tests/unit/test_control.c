@@ -34,7 +34,7 @@ struct server {
     uv_signal_t signals[2];
     struct control *control;
     pthread_t thread;
-    atomic_int shutdowns, closed;
+    atomic_int shutdowns, upgrades, closed;
     uint32_t rank, world;
     const char *mode;
 };
@@ -106,6 +106,13 @@ static void end(struct server *server)
         control_close(control, on_closed, server);
 }
 
+static void on_upgrade(void *context, bool now)
+{
+    struct server *server = context;
+
+    server->upgrades += now ? 100 : 1;
+}
+
 static void on_shutdown(void *context)
 {
     struct server *server = context;
@@ -127,7 +134,7 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static zero_status server_open(struct server *server, const char *path)
 {
-    const struct control_source source = { server, on_status, on_model, on_shutdown };
+    const struct control_source source = { server, on_status, on_model, on_upgrade, on_shutdown };
 
     uv_loop_init(&server->loop);
     uv_async_init(&server->loop, &server->stop, on_stop);
