@@ -220,8 +220,14 @@ static zero_status take_value(const struct config_row *row, const struct json *j
     value->flag = json->truth;
     value->number = row->type == TYPE_PAIR ? json->first->number : json->number;
     value->second = row->type == TYPE_PAIR ? json->first->next->number : 0;
-    if (row->type == TYPE_TEXT)
-        snprintf(value->text, sizeof value->text, "%s", json->text);
+    if (row->type != TYPE_TEXT)
+        return s;
+    if (!zero_text_printable(json->text, sizeof value->text - 1))
+        return config_refuse(detail, ZERO_CONFIG,
+                             "line %u: %s must be UTF-8 without control characters, of at most %zu "
+                             "bytes",
+                             json->line, row->path, sizeof value->text - 1);
+    memcpy(value->text, json->text, strlen(json->text) + 1);
     return s;
 }
 

@@ -7,7 +7,7 @@
 
 #include "proto/config_keys.h"
 
-enum { VALUE_BYTES = 96, DOUBLE_BYTES = 32 };
+enum { VALUE_BYTES = CONFIG_MAX_TEXT + 8, DOUBLE_BYTES = 32 };
 
 /* The shortest decimal that is read back as the same double: equal texts are equal numbers. */
 static const char *shortest(double value, char *to)
@@ -47,6 +47,9 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
         { CONFIG_wait_timeout, c->deadline_ms / 1000.0 },
         { CONFIG_observer_hold, c->observer_hold_ms },
         { CONFIG_max_skipped, c->max_skipped_steps },
+        { CONFIG_checkpoint_steps, (double)c->checkpoint_steps },
+        { CONFIG_checkpoint_minutes, c->checkpoint_minutes },
+        { CONFIG_checkpoint_keep, c->checkpoint_keep },
     };
     const struct {
         enum config_name name;
@@ -69,6 +72,8 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
             return snprintf(to, VALUE_BYTES, "%s", flags[i].value ? "true" : "false") > 0;
     if (name == CONFIG_optimizer)
         return snprintf(to, VALUE_BYTES, "%s", optimizers[c->optimizer]) > 0;
+    if (name == CONFIG_checkpoint_dir)
+        return snprintf(to, VALUE_BYTES, "\"%s\"", c->checkpoint_dir) > 0;
     if (name == CONFIG_betas)
         return snprintf(to, VALUE_BYTES, "[%s, %s]", shortest(c->beta1, one),
                         shortest(c->beta2, other)) > 0;
