@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "proto/config_keys.h"
+#include "proto/text.h"
 
 #define ABOVE_0 DBL_TRUE_MIN
 #define BELOW_1 (1 - DBL_EPSILON / 2)
