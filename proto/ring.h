@@ -102,6 +102,12 @@ struct zero_ring {
 _Static_assert(sizeof(struct zero_ring_entry) == 64, "an entry is a cache line");
 
 /* What wakes a daemon's worker; shared with its trainer and its peers. */
+enum {
+    ZERO_BELL_AWAKE,
+    ZERO_BELL_ASLEEP, /* must be woken */
+    ZERO_BELL_NAPPING /* looks by itself in a moment: woken only for what somebody waits for */
+};
+
 struct zero_bell {
     _Atomic uint32_t count; /* a futex: one more a ring */
     _Atomic uint32_t asleep;

@@ -244,6 +244,7 @@ bool calls_drain(struct engine *e)
         atomic_store_explicit(&from->turn, e->head + ZERO_RING_ENTRIES, memory_order_release);
         e->head++;
         any = true;
+        e->heard_ns = clock_ns();
         dispatch(e, &entry);
     }
     return any;

@@ -132,6 +132,8 @@ struct engine {
     struct pending pending[ZERO_RING_SLOTS];
     uint32_t pending_count;
     struct layer_window *windows; /* a layer each */
+    uint32_t held;                /* of them are with the trainer */
+    uint64_t heard_ns;            /* last time that the trainer said something */
     struct window_map window_map;
     struct engine_event deferred; /* of a call without answer; told by the step */
 

@@ -69,6 +69,7 @@ void fold_submit(struct engine *e, const struct zero_ring_entry *entry)
     }
     window->k++;
     window->state = WINDOW_SUBMITTED;
+    e->held--;
     publish(e, entry->layer, window);
     if (entry->slot != ZERO_RING_NO_SLOT) {
         calls_defer(e, entry)->k = window->k;

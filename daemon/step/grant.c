@@ -62,6 +62,7 @@ static bool try_grant(struct engine *e, uint32_t slot, uint32_t layer)
             return false;
         window->offset = offset;
         window->state = WINDOW_HELD;
+        e->held++;
     }
     calls_answer(e, slot, ZERO_OK, window->offset, NULL);
     return true;
@@ -142,6 +143,7 @@ bool grant_pass(struct engine *e)
 void grant_reset(struct engine *e)
 {
     window_map_clear(&e->window_map);
+    e->held = 0;
     for (uint32_t l = 0; l < e->shard->layout->layer_count; l++)
         e->windows[l].state = WINDOW_FREE;
     atomic_store(&e->board->pressure, 0);

@@ -27,6 +27,8 @@
 
 enum {
     TICK_NS = 50 * 1000 * 1000, /* deadlines, lost peers and holds are looked at this often */
+    NAP_NS = 200 * 1000,        /* between looks while the trainer writes a gradient, */
+    NAPS_NS = 50 * 1000 * 1000, /* for as long after it said something */
     SPIN_ROUNDS = 200,          /* of a whole pass, while a step is on its way and cores are free */
 };
 
@@ -297,11 +299,22 @@ static bool work(struct engine *e)
     return any;
 }
 
+/* A submission will come soon, and need not wake this thread. */
+static bool naps(const struct engine *e)
+{
+    return e->attached && e->held > 0 && e->phase == PHASE_COLLECTING &&
+           clock_ns() - e->heard_ns < NAPS_NS;
+}
+
 static void sleep_on_bell(struct engine *e, uint32_t count)
 {
-    static const struct timespec most = { .tv_sec = 0, .tv_nsec = TICK_NS };
+    bool nap = naps(e);
+    const struct timespec most = { .tv_sec = 0, .tv_nsec = nap ? NAP_NS : TICK_NS };
 
-    syscall(SYS_futex, &e->bell->count, FUTEX_WAIT, count, &most, NULL, 0);
+    atomic_store(&e->bell->asleep, nap ? ZERO_BELL_NAPPING : ZERO_BELL_ASLEEP);
+    if (!work(e))
+        syscall(SYS_futex, &e->bell->count, FUTEX_WAIT, count, &most, NULL, 0);
+    atomic_store(&e->bell->asleep, ZERO_BELL_AWAKE);
 }
 
 static void *run(void *argument)
@@ -320,10 +333,7 @@ static void *run(void *argument)
         }
         if (e->phase != PHASE_COLLECTING && idle++ < rounds)
             continue;
-        atomic_store(&e->bell->asleep, 1);
-        if (!work(e))
-            sleep_on_bell(e, count);
-        atomic_store(&e->bell->asleep, 0);
+        sleep_on_bell(e, count);
         idle = 0;
     }
     return NULL;
