@@ -60,13 +60,13 @@ static bool find_config(const struct options *options, const char *trainer,
 }
 
 /* Descriptors that this process needs for a rank's pipes and socket, and that a daemon needs for
- * each peer; and what each needs besides. */
-enum { FILES_EACH = 6, FILES_BESIDE = 128 };
+ * each peer; that are kept for a rank's daemon; and what each needs besides. */
+enum { FILES_EACH = 6, FILES_KEPT = 16, FILES_BESIDE = 128 };
 
 /* Daemons inherit the limit: too few would show in them one by one, late. */
 static bool enough_files(uint32_t world)
 {
-    rlim_t needed = FILES_BESIDE + (rlim_t)FILES_EACH * world;
+    rlim_t needed = FILES_BESIDE + (rlim_t)(FILES_EACH + FILES_KEPT) * world;
     struct rlimit files;
 
     if (getrlimit(RLIMIT_NOFILE, &files) != 0) {

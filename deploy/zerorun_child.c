@@ -14,7 +14,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { EXIT_NOT_STARTED = 127 };
+enum { EXIT_NOT_STARTED = 127, PID_DIGITS = 10 };
+
+static const char listen_pid[] = "LISTEN_PID=";
 
 static void add(struct environment *environment, char *var)
 {
@@ -79,6 +81,16 @@ void environment_set(struct environment *environment, const char *format, ...)
     add(environment, var);
 }
 
+void environment_pass(struct environment *environment, int *fds, size_t count, const char *names)
+{
+    environment_set(environment, "LISTEN_FDS=%zu", count);
+    environment_set(environment, "LISTEN_FDNAMES=%s", names);
+    /* Room for what only the child knows. */
+    environment_set(environment, "%s%*s", listen_pid, PID_DIGITS, "");
+    environment->fds = fds;
+    environment->fd_count = count;
+}
+
 const char *child_name(enum child_kind kind)
 {
     return kind == CHILD_DAEMON ? "zerod" : "trainer";
@@ -102,9 +114,29 @@ void child_deinit(struct child *child)
     stream_deinit(&child->err);
 }
 
+/* As a service gets its sockets and what was kept for it: sd_listen_fds(3). Others may be at the
+ * places that an fd is for, so all move up first. */
+static bool place_fds(const struct environment *environment)
+{
+    int first = STDERR_FILENO + 1, count = (int)environment->fd_count;
+
+    for (int i = 0; i < count; i++) {
+        environment->fds[i] = fcntl(environment->fds[i], F_DUPFD_CLOEXEC, first + count);
+        if (environment->fds[i] < 0)
+            return false;
+    }
+    for (int i = 0; i < count; i++)
+        if (dup2(environment->fds[i], first + i) < 0)
+            return false;
+    for (char **var = environment->vars; *var != NULL; var++)
+        if (strncmp(*var, listen_pid, sizeof listen_pid - 1) == 0)
+            snprintf(*var + sizeof listen_pid - 1, PID_DIGITS + 1, "%d", (int)getpid());
+    return true;
+}
+
 /* What the child does between fork and exec; `report` takes errno if there is no exec. */
-static _Noreturn void become(const char *program, char *const *argv, char *const *vars,
-                             const int fds[3], int report)
+static _Noreturn void become(const char *program, char *const *argv,
+                             const struct environment *environment, const int fds[3], int report)
 {
     sigset_t none;
 
@@ -112,11 +144,14 @@ static _Noreturn void become(const char *program, char *const *argv, char *const
     for (int i = 0; i < 3; i++)
         if (dup2(fds[i], i) < 0)
             goto out;
+    report = fcntl(report, F_DUPFD_CLOEXEC, STDERR_FILENO + 1 + (int)environment->fd_count);
+    if (!place_fds(environment))
+        goto out;
     signal(SIGPIPE, SIG_DFL);
     signal(SIGTTOU, SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
-    execve(program, argv, vars);
+    execve(program, argv, environment->vars);
 out:;
     int error = errno;
     if (write(report, &error, sizeof error) < 0)
@@ -125,7 +160,8 @@ out:;
 }
 
 /* Returns the pid, or -1 with errno: the child's if it got as far as to have one. */
-static pid_t launch(const char *program, char *const *argv, char *const *vars, const int fds[3])
+static pid_t launch(const char *program, char *const *argv, const struct environment *environment,
+                    const int fds[3])
 {
     int report[2], error = 0;
     pid_t parent = getpid();
@@ -137,7 +173,7 @@ static pid_t launch(const char *program, char *const *argv, char *const *vars, c
         /* The parent may have died before the request: then nobody would send the signal. */
         if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0 || getppid() != parent)
             _exit(EXIT_NOT_STARTED);
-        become(program, argv, vars, fds, report[1]);
+        become(program, argv, environment, fds, report[1]);
     }
     if (pid < 0)
         error = errno;
@@ -174,7 +210,7 @@ bool child_start(struct child *child, struct output *output, const char *program
     if (environment->failed)
         errno = ENOMEM;
     else if (null >= 0 && open_pipe(out) && open_pipe(err))
-        pid = launch(program, argv, environment->vars, (const int[]){ null, out[1], err[1] });
+        pid = launch(program, argv, environment, (const int[]){ null, out[1], err[1] });
     int error = errno;
     shut(null);
     shut(out[1]);

@@ -29,11 +29,13 @@ struct child {
     struct stream out, err;
 };
 
-/* An environment under construction: zerorun's own, changed. */
+/* What a child is born with, under construction: zerorun's variables, changed, and fds. */
 struct environment {
     char **vars; /* NULL-terminated */
     size_t count, capacity;
     bool failed; /* memory ran out on the way */
+    int *fds;    /* become 3, 4, ... in the child, and LISTEN_PID its pid; borrowed */
+    size_t fd_count;
 };
 
 void environment_init(struct environment *environment);
@@ -42,6 +44,8 @@ void environment_deinit(struct environment *environment);
 __attribute__((format(printf, 2, 3))) void environment_set(struct environment *environment,
                                                            const char *format, ...);
 void environment_unset(struct environment *environment, const char *name);
+/* LISTEN_FDS and what belongs to it; `names` has one for each fd, with colons between them. */
+void environment_pass(struct environment *environment, int *fds, size_t count, const char *names);
 
 bool child_init(struct child *child, enum child_kind kind, uint32_t rank);
 void child_deinit(struct child *child);

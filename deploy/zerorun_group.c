@@ -3,9 +3,9 @@
 
 #include "deploy/zerorun_child.h"
 #include "deploy/zerorun_clock.h"
+#include "deploy/zerorun_daemons.h"
 #include "deploy/zerorun_front.h"
 #include "deploy/zerorun_output.h"
-#include "deploy/zerorun_ready.h"
 #include "deploy/zerorun_restart.h"
 #include "deploy/zerorun_tree.h"
 
@@ -17,6 +17,7 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
+#include <sysexits.h>
 #include <unistd.h>
 
 enum {
@@ -31,11 +32,11 @@ enum phase { STARTING, RUNNING, SETTLING, STOPPING_TRAINERS, STOPPING_DAEMONS, O
 struct group {
     struct plan *plan;
     struct output output;
-    struct child *daemons, *trainers; /* one of each per rank */
-    int *ready_fds;                   /* where the daemon of each rank says READY */
+    struct daemons daemons;
+    struct child *trainers; /* one per rank */
     struct pollfd *polled;
     uint32_t world;
-    uint32_t made; /* how many ranks of the arrays are initialised */
+    uint32_t made; /* how many trainers are initialised */
     int signals, lifeline;
     enum phase phase;
     int64_t deadline_ms; /* of the phase */
@@ -69,50 +70,67 @@ static void stop(struct group *group, int code, int signal)
 
 static void begin_running(struct group *group)
 {
-
     enter(group, RUNNING, 0);
-    if (group->plan->options->daemons_only) {
+    if (group->plan->options->daemons_only)
         start_say_how(group->plan, &group->output);
-        return;
-    }
-    if (start_limits_threads(group->plan))
-        output_say(&group->output, "OMP_NUM_THREADS is not set: trainers get 1");
-    group->plan->master_port = start_free_port();
-    if (group->plan->master_port == 0) {
-        output_say(&group->output, "no free port for MASTER_PORT: %s", strerror(errno));
+    else if (!start_trainers(group->plan, group->trainers, &group->output))
         stop(group, EXIT_SYSTEM, SIGTERM);
-        return;
-    }
-    for (uint32_t r = 0; r < group->world && group->phase == RUNNING; r++)
-        if (!start_trainer(group->plan, &group->trainers[r], &group->output))
-            stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
-static void check_ready(struct group *group)
+/* Daemons that are started anew are watched as the first ones are. */
+static void watch_daemons(struct group *group)
 {
-    uint32_t ready = 0;
-
-    for (uint32_t r = 0; r < group->world; r++)
-        ready += group->daemons[r].ready;
-    if (ready == group->world) {
-        begin_running(group);
-    } else if (now_ms() >= group->deadline_ms) {
-        for (uint32_t r = 0; r < group->world; r++) {
-            if (group->daemons[r].ready)
-                continue;
-            output_say(&group->output, "zerod %u did not get ready within %u s (--ready-timeout)",
-                       r, group->plan->options->ready_s);
-            child_say_last_lines(&group->daemons[r], &group->output);
-        }
+    if (daemons_late(&group->daemons))
         stop(group, EXIT_NOT_READY, SIGTERM);
-    }
+    else if (group->phase == STARTING && daemons_ready(&group->daemons))
+        begin_running(group);
+    else if (group->phase == RUNNING && !daemons_start_due(&group->daemons))
+        stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
 /* ---- ends of children -------------------------------------------------------------------- */
 
-static void daemon_ended(struct group *group, const struct child *daemon, int status)
+static void daemon_shut_down(struct group *group, const struct child *daemon)
 {
-    bool in_order = daemon->succeeded;
+    const struct child *all = group->daemons.children;
+
+    if (!group->plan->options->daemons_only) {
+        output_say(&group->output, "zerod %u was told to end: ending the group", daemon->rank);
+        stop(group, EXIT_SHUT_DOWN, SIGTERM);
+    } else if (children_running(all, group->world) == 0 &&
+               restart_next_ms(all, group->world) == 0) {
+        stop(group, 0, SIGTERM);
+    }
+}
+
+/* While the group runs its successor goes on, unless it says (EX_CONFIG) that none can. */
+static void daemon_died(struct group *group, struct child *daemon, int status, const char *how)
+{
+    uint32_t largest = group->plan->options->max_daemon_restarts;
+
+    if (WIFEXITED(status) && WEXITSTATUS(status) == EX_CONFIG) {
+        output_say(&group->output,
+                   "zerod %u %s: what was kept for it is refused, and would be again: ending the "
+                   "group",
+                   daemon->rank, how);
+    } else if (group->phase == SETTLING && group->daemons.restarts < largest) {
+        /* Trainers outlive such a death: the failure was their own. */
+        output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
+        return;
+    } else if (daemons_replace(&group->daemons, daemon, how)) {
+        return;
+    } else {
+        output_say(&group->output,
+                   "zerod %u %s while the group was running, with no restart left "
+                   "(--max-daemon-restarts %u): ending the group",
+                   daemon->rank, how, largest);
+    }
+    child_say_last_lines(daemon, &group->output);
+    stop(group, EXIT_DAEMON_DIED, SIGTERM);
+}
+
+static void daemon_ended(struct group *group, struct child *daemon, int status)
+{
     char how[96];
 
     child_describe(status, how, sizeof how);
@@ -124,22 +142,15 @@ static void daemon_ended(struct group *group, const struct child *daemon, int st
         break;
     case RUNNING:
     case SETTLING:
-        if (in_order && group->plan->options->daemons_only) {
-            if (children_running(group->daemons, group->world) == 0)
-                stop(group, 0, SIGTERM);
-            break;
-        }
-        if (in_order)
-            output_say(&group->output, "zerod %u was told to end: ending the group", daemon->rank);
+        if (daemon->succeeded)
+            daemon_shut_down(group, daemon);
         else
-            output_say(&group->output, "zerod %u %s while the group was running: ending the group",
-                       daemon->rank, how);
-        stop(group, in_order ? EXIT_SHUT_DOWN : EXIT_DAEMON_DIED, SIGTERM);
+            daemon_died(group, daemon, status, how);
         break;
     case STOPPING_TRAINERS:
     case STOPPING_DAEMONS:
     case OVER:
-        if (in_order || group->killed)
+        if (daemon->succeeded || group->killed)
             break;
         output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
         if (group->stop_signal == 0 && group->code < EXIT_DAEMON_DIED)
@@ -192,6 +203,8 @@ static bool reap_one(struct group *group, struct child *children, pid_t pid)
         struct child *child = &children[r];
         if (child->pid != pid)
             continue;
+        if (child->kind == CHILD_DAEMON)
+            daemons_hear(&group->daemons, r); /* its last words, too, are its own */
         int status = child_reap(child, &group->output);
         if (child->kind == CHILD_DAEMON)
             daemon_ended(group, child, status);
@@ -208,16 +221,16 @@ static void reap(struct group *group)
 {
     for (uint32_t r = 0; r < group->world; r++) {
         siginfo_t daemon = { 0 };
-        pid_t pid = group->daemons[r].pid;
+        pid_t pid = group->daemons.children[r].pid;
         if (pid > 0 && waitid(P_PID, (id_t)pid, &daemon, WEXITED | WNOHANG | WNOWAIT) == 0 &&
             daemon.si_pid == pid)
-            reap_one(group, group->daemons, pid);
+            reap_one(group, group->daemons.children, pid);
     }
     for (;;) {
         siginfo_t any = { 0 };
         if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) != 0 || any.si_pid == 0)
             break;
-        if (!reap_one(group, group->daemons, any.si_pid) &&
+        if (!reap_one(group, group->daemons.children, any.si_pid) &&
             !reap_one(group, group->trainers, any.si_pid))
             waitpid(any.si_pid, NULL, 0);
     }
@@ -295,11 +308,10 @@ static void advance(struct group *group)
 {
     switch (group->phase) {
     case STARTING:
-        check_ready(group);
-        break;
     case RUNNING:
+        watch_daemons(group);
         restart_trainers(group);
-        if (!group->plan->options->daemons_only &&
+        if (group->phase == RUNNING && !group->plan->options->daemons_only &&
             children_running(group->trainers, group->world) == 0 &&
             restart_next_ms(group->trainers, group->world) == 0)
             stop(group, 0, SIGTERM);
@@ -311,13 +323,13 @@ static void advance(struct group *group)
     case STOPPING_TRAINERS:
         if (!stopped(group, group->trainers))
             break;
-        children_signal(group->daemons, group->world, SIGTERM);
-        children_signal(group->daemons, group->world, SIGCONT);
+        children_signal(group->daemons.children, group->world, SIGTERM);
+        children_signal(group->daemons.children, group->world, SIGCONT);
         enter(group, STOPPING_DAEMONS,
               group->hurried ? 0 : (int64_t)group->plan->options->grace_s * 1000);
         break;
     case STOPPING_DAEMONS:
-        if (stopped(group, group->daemons))
+        if (stopped(group, group->daemons.children))
             group->phase = OVER;
         break;
     case OVER:
@@ -341,9 +353,10 @@ static nfds_t watch_all(struct group *group)
     watch(group, &count, output_pending(&group->output, SINK_STDOUT) ? STDOUT_FILENO : -1, POLLOUT);
     watch(group, &count, output_pending(&group->output, SINK_STDERR) ? STDERR_FILENO : -1, POLLOUT);
     for (uint32_t r = 0; r < group->world; r++) {
-        watch(group, &count, group->phase == STARTING ? group->ready_fds[r] : -1, POLLIN);
-        watch(group, &count, listen ? group->daemons[r].out.fd : -1, POLLIN);
-        watch(group, &count, listen ? group->daemons[r].err.fd : -1, POLLIN);
+        const struct child *daemon = &group->daemons.children[r];
+        watch(group, &count, group->daemons.holders[r].fd, POLLIN);
+        watch(group, &count, listen ? daemon->out.fd : -1, POLLIN);
+        watch(group, &count, listen ? daemon->err.fd : -1, POLLIN);
         watch(group, &count, listen ? group->trainers[r].out.fd : -1, POLLIN);
         watch(group, &count, listen ? group->trainers[r].err.fd : -1, POLLIN);
     }
@@ -352,29 +365,37 @@ static nfds_t watch_all(struct group *group)
 
 static void handle_rank(struct group *group, uint32_t rank, const struct pollfd *polled)
 {
-    struct child *daemon = &group->daemons[rank], *trainer = &group->trainers[rank];
+    struct child *daemon = &group->daemons.children[rank], *trainer = &group->trainers[rank];
     struct stream *streams[] = { &daemon->out, &daemon->err, &trainer->out, &trainer->err };
 
-    if (polled[0].revents != 0 && ready_take(group->ready_fds[rank]))
-        daemon->ready = true;
+    if (polled[0].revents != 0)
+        daemons_hear(&group->daemons, rank);
     for (size_t i = 0; i < 4; i++)
         if (polled[1 + i].revents != 0)
             stream_read(&group->output, streams[i]);
 }
 
-/* One round: waits for something to happen, or for the phase's deadline. */
+/* For how long nothing is due if nothing happens; -1: forever. */
+static int patience_ms(const struct group *group)
+{
+    int64_t due = group->deadline_ms;
+
+    if (group->phase == STARTING || group->phase == RUNNING) {
+        int64_t daemon = daemons_next_ms(&group->daemons);
+        due = restart_next_ms(group->trainers, group->world);
+        due = due == 0 || (daemon != 0 && daemon < due) ? daemon : due;
+        if (due == 0)
+            return -1;
+    }
+    int64_t left = due - now_ms();
+    return left < 0 ? 0 : left > 1000 ? 1000 : (int)left + 1;
+}
+
+/* One round: waits for something to happen, or to be due. */
 static void turn(struct group *group)
 {
-    int timeout = -1;
-    int64_t deadline_ms = group->phase == RUNNING ? restart_next_ms(group->trainers, group->world)
-                                                  : group->deadline_ms;
-
-    if (group->phase != RUNNING || deadline_ms != 0) {
-        int64_t left = deadline_ms - now_ms();
-        timeout = left < 0 ? 0 : left > 1000 ? 1000 : (int)left + 1;
-    }
     nfds_t count = watch_all(group);
-    if (poll(group->polled, count, timeout) < 0)
+    if (poll(group->polled, count, patience_ms(group)) < 0)
         return;
     /* Output before signals, so that a child's last words come before the word of its end. */
     for (uint32_t r = 0; r < group->world; r++)
@@ -394,31 +415,17 @@ static void turn(struct group *group)
 static bool open_group(struct group *group)
 {
     sigset_t signals;
-    bool ok;
 
-    group->daemons = calloc(group->world, sizeof *group->daemons);
     group->trainers = calloc(group->world, sizeof *group->trainers);
-    group->ready_fds = malloc(group->world * sizeof *group->ready_fds);
     group->polled = calloc(4 + (size_t)group->world * 5, sizeof *group->polled);
-    ok = group->daemons != NULL && group->trainers != NULL && group->ready_fds != NULL &&
-         group->polled != NULL;
+    bool ok = group->trainers != NULL && group->polled != NULL;
     for (uint32_t r = 0; ok && r < group->world; r++) {
-        bool daemon = child_init(&group->daemons[r], CHILD_DAEMON, r);
-        bool trainer = child_init(&group->trainers[r], CHILD_TRAINER, r);
-        ok = daemon && trainer;
-        group->ready_fds[r] = -1;
+        ok = child_init(&group->trainers[r], CHILD_TRAINER, r);
         group->made = r + 1;
     }
     if (!ok)
         output_say(&group->output, "no memory for %u ranks", group->world);
-    for (uint32_t r = 0; ok && r < group->world; r++) {
-        char *path = folder_file(group->plan->folder, "rank-%u.notify", r);
-        group->ready_fds[r] = path != NULL ? ready_open(path) : -1;
-        if (group->ready_fds[r] < 0)
-            output_say(&group->output, "cannot open %s: %s", path, strerror(errno));
-        ok = group->ready_fds[r] >= 0;
-        free(path);
-    }
+    ok = ok && daemons_open(&group->daemons, group->plan, &group->output);
     front_signals(&signals);
     group->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     return ok && group->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
@@ -427,11 +434,11 @@ static bool open_group(struct group *group)
 /* Ends what is left, prints what is left: a child's child may have held a pipe until now. */
 static void finish(struct group *group)
 {
-
     tree_kill(KILLED_MS);
+    daemons_forget(&group->daemons); /* a slow reader need not keep their memory */
     folder_remove(group->plan->folder);
     for (uint32_t r = 0; r < group->world; r++) {
-        child_finish(&group->daemons[r], &group->output);
+        child_finish(&group->daemons.children[r], &group->output);
         child_finish(&group->trainers[r], &group->output);
     }
     int64_t deadline_ms = now_ms() + READER_MS;
@@ -453,17 +460,12 @@ static void finish(struct group *group)
 
 static void close_group(struct group *group)
 {
-    for (uint32_t r = 0; r < group->made; r++) {
-        if (group->ready_fds[r] >= 0)
-            close(group->ready_fds[r]);
-        child_deinit(&group->daemons[r]);
+    daemons_close(&group->daemons);
+    for (uint32_t r = 0; r < group->made; r++)
         child_deinit(&group->trainers[r]);
-    }
     if (group->signals >= 0)
         close(group->signals);
-    free(group->daemons);
     free(group->trainers);
-    free(group->ready_fds);
     free(group->polled);
     output_deinit(&group->output);
 }
@@ -483,10 +485,9 @@ int group_run(struct plan *plan, int lifeline)
         close_group(&group);
         return EXIT_SYSTEM;
     }
-    enter(&group, STARTING, (int64_t)plan->options->ready_s * 1000);
-    for (uint32_t r = 0; r < group.world && group.phase == STARTING; r++)
-        if (!start_daemon(plan, &group.daemons[r], &group.output))
-            stop(&group, EXIT_SYSTEM, SIGTERM);
+    enter(&group, STARTING, 0);
+    if (!daemons_start(&group.daemons))
+        stop(&group, EXIT_SYSTEM, SIGTERM);
     while (group.phase != OVER) {
         enum phase before = group.phase;
         advance(&group);
@@ -494,7 +495,6 @@ int group_run(struct plan *plan, int lifeline)
             turn(&group);
     }
     finish(&group);
-    int code = group.code;
     close_group(&group);
-    return code;
+    return group.code;
 }

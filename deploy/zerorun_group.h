@@ -3,11 +3,12 @@
  *
  *     STARTING ──► RUNNING ──► (SETTLING) ──► STOPPING_TRAINERS ──► STOPPING_DAEMONS ──► OVER
  *
- * Owns    the children, their output, the sockets on which daemons say that they are ready.
+ * Owns    the trainers, the daemons and what is kept for them, the output of all.
  * Thread  one: a poll() loop over signals, pipes and sockets.
- * Order   trainers are stopped before daemons, so that they can still finish a step.
+ * Order   a daemon that dies while the group runs is started again with what was kept for it;
+ *         trainers are stopped before daemons, so that they can still finish a step.
  * Fails   its result is zerorun's exit code; every failure is a line on stderr.
- * Uses    start, child, restart, output, ready, tree.   Used by front.
+ * Uses    start, child, daemons, restart, output, tree.   Used by front.
  */
 #ifndef DEPLOY_ZERORUN_GROUP_H
 #define DEPLOY_ZERORUN_GROUP_H

@@ -15,6 +15,7 @@ __attribute__((visibility("default"))) const char *argp_program_version = "zeror
 enum long_option {
     KEY_RUNTIME_DIR = 256,
     KEY_MAX_RESTARTS,
+    KEY_MAX_DAEMON_RESTARTS,
     KEY_RESTART_DELAY,
     KEY_DAEMONS_ONLY,
     KEY_NO_PREFIX,
@@ -37,10 +38,15 @@ static const struct argp_option table[] = {
       "Where the group's sockets are; ZERO_RUNTIME_DIR if not given, else a fresh folder", 0 },
     { "max-restarts", KEY_MAX_RESTARTS, "K", 0,
       "Restart the trainer of a rank up to K times when it fails (0)", 0 },
+    { "max-daemon-restarts", KEY_MAX_DAEMON_RESTARTS, "K", 0,
+      "Restart daemons that die up to K times in all (100): they go on with the memory of those "
+      "that "
+      "died, and trainers wait for them. With 0, a daemon's death ends the group",
+      0 },
     { "restart-delay", KEY_RESTART_DELAY, "SECONDS", 0,
       "The longest wait before a restart (5). A trainer that ran for over 10 s starts again at "
-      "once, "
-      "others after 0.1 s, and twice as long with each failure in a row",
+      "once, a daemon that ran for over 1 s too, others after 0.1 s, and twice as long with each "
+      "failure in a row",
       0 },
     { "daemons-only", KEY_DAEMONS_ONLY, NULL, 0,
       "Start no trainers: print how they find their daemons, run until stopped", 0 },
@@ -48,7 +54,7 @@ static const struct argp_option table[] = {
     { "grace", KEY_GRACE, "SECONDS", 0,
       "How long processes may take to end before they are killed (10)", 0 },
     { "ready-timeout", KEY_READY_TIMEOUT, "SECONDS", 0,
-      "How long the daemons may take to get ready (30)", 0 },
+      "How long a daemon may take to get ready (30), at the start and after a restart", 0 },
     { "zerod", KEY_ZEROD, "PATH", 0,
       "The daemon to start; ZEROD if not given, else the one beside zerorun, else from PATH", 0 },
     { NULL, 0, NULL, 0, NULL, 0 }
@@ -74,8 +80,8 @@ static const char description[] =
     "  0      every trainer ended with 0 (--daemons-only: the daemons were stopped)\n"
     "  1-63   the exit code of the trainer that failed\n"
     "  64     wrong command line, config or program\n"
-    "  70     a daemon died\n"
-    "  71     the daemons did not get ready\n"
+    "  70     a daemon died, and could not be restarted\n"
+    "  71     a daemon did not get ready\n"
     "  72     a trainer was killed by a signal, or its exit code was above 63\n"
     "  73     the runtime folder cannot be used\n"
     "  74     the system refused something (stdout is on a full disk, say), or zerorun's own "
@@ -142,6 +148,10 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     case KEY_MAX_RESTARTS:
         options->max_restarts = parse_count(state, "--max-restarts", argument, 0, 1000000);
         break;
+    case KEY_MAX_DAEMON_RESTARTS:
+        options->max_daemon_restarts =
+            parse_count(state, "--max-daemon-restarts", argument, 0, 1000000);
+        break;
     case KEY_RESTART_DELAY:
         options->restart_delay_s = parse_count(state, "--restart-delay", argument, 0, 86400);
         break;
@@ -190,6 +200,7 @@ void options_parse(int argc, char **argv, struct options *out)
         .doc = description,
     };
     struct options options = {
+        .max_daemon_restarts = DAEMON_RESTARTS,
         .restart_delay_s = RESTART_DELAY_SECONDS,
         .grace_s = GRACE_SECONDS,
         .ready_s = READY_SECONDS,

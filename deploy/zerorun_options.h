@@ -26,12 +26,13 @@ enum zerorun_exit {
     EXIT_SIGNALLED = 128
 };
 
-enum { WORLD_LARGEST = 1024, GRACE_SECONDS = 10, RESTART_DELAY_SECONDS = 5, READY_SECONDS = 30 };
+enum { GRACE_SECONDS = 10, DAEMON_RESTARTS = 100, RESTART_DELAY_SECONDS = 5, READY_SECONDS = 30 };
 
 struct options {
     uint32_t world;
-    uint32_t max_restarts;    /* of each rank's trainer */
-    uint32_t restart_delay_s; /* the longest wait before a restart */
+    uint32_t max_restarts;        /* of each rank's trainer */
+    uint32_t max_daemon_restarts; /* of all daemons together */
+    uint32_t restart_delay_s;     /* the longest wait before a restart */
     uint32_t grace_s;
     uint32_t ready_s;
     bool daemons_only;

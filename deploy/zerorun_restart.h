@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* zerorun_restart.h: when a trainer that failed starts again.
+/* zerorun_restart.h: when a trainer that failed, or a daemon that died, starts again.
  *
  * At once if it had lived; else after a delay that doubles with every such failure in a row, so
- * that a trainer which cannot start does not fill the log and the host with its attempts.
+ * that what cannot start does not fill the log and the host with its attempts.
  *
  * Owns    nothing.
  * Thread  one.
- * Uses    child, clock.   Used by group.
+ * Uses    child, clock.   Used by daemons and group.
  */
 #ifndef DEPLOY_ZERORUN_RESTART_H
 #define DEPLOY_ZERORUN_RESTART_H

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_start.h"
 
+#include <errno.h>
 #include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -18,11 +20,31 @@ static void forget_systemd(struct environment *environment)
         environment_unset(environment, names[i]);
 }
 
-bool start_daemon(const struct plan *plan, struct child *daemon, struct output *output)
+/* `fds` has room for all. */
+static void pass_kept(const struct holder *holder, int *fds, struct environment *environment)
+{
+    char *names = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&names, &bytes);
+
+    for (size_t i = 0; to != NULL && i < holder->count; i++) {
+        fds[i] = holder->kept[i].fd;
+        fprintf(to, "%s%s", i > 0 ? ":" : "", holder->kept[i].name);
+    }
+    if (to == NULL || ferror(to) || fclose(to) != 0)
+        environment->failed = true;
+    else if (holder->count > 0)
+        environment_pass(environment, fds, holder->count, names);
+    free(names);
+}
+
+bool start_daemon(const struct plan *plan, struct child *daemon, const struct holder *holder,
+                  struct output *output)
 {
     const char *path = plan->folder->path;
     uint32_t rank = daemon->rank;
     char rank_text[16], world_text[16];
+    int fds[HOLDER_FDS];
     struct environment environment;
 
     snprintf(rank_text, sizeof rank_text, "%u", rank);
@@ -35,9 +57,17 @@ bool start_daemon(const struct plan *plan, struct child *daemon, struct output *
     forget_systemd(&environment);
     environment_set(&environment, "ZERO_RUNTIME_DIR=%s", path);
     environment_set(&environment, "NOTIFY_SOCKET=%s/rank-%u.notify", path, rank);
+    pass_kept(holder, fds, &environment);
     bool ok = child_start(daemon, output, plan->zerod, argv, &environment);
     environment_deinit(&environment);
     return ok;
+}
+
+/* Trainers are told to use one OpenMP thread each: several share the host, and the user did not say
+ * otherwise. */
+static bool limits_threads(const struct plan *plan)
+{
+    return plan->options->world > 1 && getenv("OMP_NUM_THREADS") == NULL;
 }
 
 static void set_trainer_environment(const struct plan *plan, const struct child *trainer,
@@ -59,7 +89,7 @@ static void set_trainer_environment(const struct plan *plan, const struct child 
         environment_set(environment, "ZERO_CONFIG=%s", plan->config);
     else
         environment_unset(environment, "ZERO_CONFIG");
-    if (start_limits_threads(plan))
+    if (limits_threads(plan))
         environment_set(environment, "OMP_NUM_THREADS=1");
     /* Its own stderr is a pipe; this tells it that a progress line would be seen. */
     if (output->sinks[SINK_STDERR].terminal)
@@ -79,12 +109,8 @@ bool start_trainer(const struct plan *plan, struct child *trainer, struct output
     return ok;
 }
 
-bool start_limits_threads(const struct plan *plan)
-{
-    return plan->options->world > 1 && getenv("OMP_NUM_THREADS") == NULL;
-}
-
-uint16_t start_free_port(void)
+/* A TCP port that is free now; 0 and errno if there is none. */
+static uint16_t free_port(void)
 {
     struct sockaddr_in address = { .sin_family = AF_INET,
                                    .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
@@ -98,6 +124,22 @@ uint16_t start_free_port(void)
     if (fd >= 0)
         close(fd);
     return port;
+}
+
+bool start_trainers(struct plan *plan, struct child *trainers, struct output *output)
+{
+    bool ok = true;
+
+    if (limits_threads(plan))
+        output_say(output, "OMP_NUM_THREADS is not set: trainers get 1");
+    plan->master_port = free_port();
+    if (plan->master_port == 0) {
+        output_say(output, "no free port for MASTER_PORT: %s", strerror(errno));
+        return false;
+    }
+    for (uint32_t r = 0; ok && r < plan->options->world; r++)
+        ok = start_trainer(plan, &trainers[r], output);
+    return ok;
 }
 
 void start_say_how(const struct plan *plan, struct output *output)

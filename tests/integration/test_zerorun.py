@@ -289,8 +289,8 @@ class Zerorun(unittest.TestCase):
         self.assertNotIn("zerod 0 did not", err)
 
     def test_death_of_a_daemon(self):
-        process = self.start("-n", "2", "--", "sh", "-c", ": >%s.$RANK; exec sleep 1000"
-                             % self.path("up"))
+        process = self.start("-n", "2", "--max-daemon-restarts", "0", "--", "sh", "-c",
+                             ": >%s.$RANK; exec sleep 1000" % self.path("up"))
         self.exists("up.0", "up.1")
         self.signal_daemon("1", signal.SIGKILL)
         _, err = process.communicate(timeout=LIMIT)
@@ -312,17 +312,21 @@ class Zerorun(unittest.TestCase):
         command = ["sh", "-c", "ulimit -n 150; exec \"$@\"", "sh", ZERORUN, "-n", "8", "--", "true"]
         run = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=LIMIT)
         self.assertEqual(run.returncode, 74, run.stderr)
-        self.assertIn("8 ranks need 176 open files and 150 are allowed: raise", run.stderr)
+        self.assertIn("8 ranks need 304 open files and 150 are allowed: raise", run.stderr)
 
     def test_trainer_that_fails_because_its_daemon_died(self):
         script = ("import os, socket, sys; s = socket.socket(socket.AF_UNIX, "
                   "socket.SOCK_SEQPACKET); s.connect(os.environ['ZERO_SOCKET']); "
                   "open(%r, 'w'); s.recv(1); sys.exit(3)" % self.path("up"))
-        process = self.start("-n", "1", "--", PYTHON, "-S", "-c", script)
-        self.exists("up")
-        self.signal_daemon("0", signal.SIGKILL)
-        _, err = process.communicate(timeout=LIMIT)
-        self.assertEqual(process.returncode, 70, err)
+        for restarts, expected in (("0", 70), ("1", 1)):  # trainers can outlive what is restarted
+            process = self.start("-n", "1", "--max-daemon-restarts", restarts, "--", PYTHON, "-S",
+                                 "-c", script)
+            self.exists("up")
+            os.unlink(self.path("up"))
+            self.signal_daemon("0", signal.SIGKILL)
+            _, err = process.communicate(timeout=LIMIT)
+            self.assertEqual(process.returncode, expected, err)
+            self.assert_nothing_left()
 
     def signal_daemon(self, rank, number):
         for pid in self.processes():

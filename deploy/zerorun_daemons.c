@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: MIT */
+#include "deploy/zerorun_daemons.h"
+
+#include "deploy/zerorun_clock.h"
+#include "deploy/zerorun_restart.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static uint32_t world_of(const struct daemons *daemons)
+{
+    return daemons->plan->options->world;
+}
+
+static bool open_one(struct daemons *daemons, uint32_t rank)
+{
+    struct holder *holder = &daemons->holders[rank];
+
+    holder->fd = -1;
+    daemons->made = rank + 1;
+    if (!child_init(&daemons->children[rank], CHILD_DAEMON, rank)) {
+        output_say(daemons->output, "no memory for zerod %u", rank);
+        return false;
+    }
+    char *path = folder_file(daemons->plan->folder, "rank-%u.notify", rank);
+    bool ok = path != NULL && holder_open(holder, path, rank);
+    if (!ok)
+        output_say(daemons->output, "cannot open %s: %s", path != NULL ? path : "a socket",
+                   strerror(errno));
+    free(path);
+    return ok;
+}
+
+bool daemons_open(struct daemons *daemons, const struct plan *plan, struct output *output)
+{
+    uint32_t world = plan->options->world;
+    bool ok = true;
+
+    *daemons = (struct daemons){ .plan = plan, .output = output };
+    daemons->children = calloc(world, sizeof *daemons->children);
+    daemons->holders = calloc(world, sizeof *daemons->holders);
+    if (daemons->children == NULL || daemons->holders == NULL) {
+        output_say(output, "no memory for %u daemons", world);
+        return false;
+    }
+    for (uint32_t r = 0; ok && r < world; r++)
+        ok = open_one(daemons, r);
+    return ok;
+}
+
+void daemons_close(struct daemons *daemons)
+{
+    for (uint32_t r = 0; r < daemons->made; r++) {
+        holder_close(&daemons->holders[r]);
+        child_deinit(&daemons->children[r]);
+    }
+    free(daemons->children);
+    free(daemons->holders);
+}
+
+static bool start(struct daemons *daemons, uint32_t rank)
+{
+    return start_daemon(daemons->plan, &daemons->children[rank], &daemons->holders[rank],
+                        daemons->output);
+}
+
+bool daemons_start(struct daemons *daemons)
+{
+    bool ok = true;
+
+    for (uint32_t r = 0; ok && r < world_of(daemons); r++)
+        ok = start(daemons, r);
+    return ok;
+}
+
+void daemons_hear(struct daemons *daemons, uint32_t rank)
+{
+    struct child *daemon = &daemons->children[rank];
+
+    if (holder_hear(&daemons->holders[rank], daemon->pid, daemons->output))
+        daemon->ready = true;
+}
+
+bool daemons_ready(const struct daemons *daemons)
+{
+    uint32_t ready = 0;
+
+    for (uint32_t r = 0; r < world_of(daemons); r++)
+        ready += daemons->children[r].ready;
+    return ready == world_of(daemons);
+}
+
+/* When it is late; 0 if it cannot be. */
+static int64_t late_ms(const struct daemons *daemons, const struct child *daemon)
+{
+    if (daemon->pid == 0 || daemon->ready)
+        return 0;
+    return daemon->started_ms + (int64_t)daemons->plan->options->ready_s * 1000;
+}
+
+bool daemons_late(const struct daemons *daemons)
+{
+    int64_t now = now_ms();
+    bool late = false;
+
+    for (uint32_t r = 0; r < world_of(daemons); r++) {
+        int64_t when = late_ms(daemons, &daemons->children[r]);
+        late = late || (when != 0 && when <= now);
+    }
+    for (uint32_t r = 0; late && r < world_of(daemons); r++) {
+        if (late_ms(daemons, &daemons->children[r]) == 0)
+            continue;
+        output_say(daemons->output, "zerod %u did not get ready within %u s (--ready-timeout)", r,
+                   daemons->plan->options->ready_s);
+        child_say_last_lines(&daemons->children[r], daemons->output);
+    }
+    return late;
+}
+
+bool daemons_replace(struct daemons *daemons, struct child *daemon, const char *how)
+{
+    const struct options *options = daemons->plan->options;
+
+    if (daemons->restarts >= options->max_daemon_restarts)
+        return false;
+    daemons->restarts++;
+    restart_plan(daemon, options->restart_delay_s * 1000);
+    output_say(daemons->output, "zerod %u %s: restart %u of %u in %.1f s", daemon->rank, how,
+               daemons->restarts, options->max_daemon_restarts, daemon->delay_ms / 1000.0);
+    return true;
+}
+
+bool daemons_start_due(struct daemons *daemons)
+{
+    bool ok = true;
+
+    for (uint32_t r = 0; ok && r < world_of(daemons); r++) {
+        int64_t due = daemons->children[r].restart_ms;
+        if (due != 0 && due <= now_ms())
+            ok = start(daemons, r);
+    }
+    return ok;
+}
+
+int64_t daemons_next_ms(const struct daemons *daemons)
+{
+    int64_t next = restart_next_ms(daemons->children, world_of(daemons));
+
+    for (uint32_t r = 0; r < world_of(daemons); r++) {
+        int64_t when = late_ms(daemons, &daemons->children[r]);
+        if (when != 0 && (next == 0 || when < next))
+            next = when;
+    }
+    return next;
+}
+
+void daemons_forget(struct daemons *daemons)
+{
+    for (uint32_t r = 0; r < daemons->made; r++)
+        holder_forget(&daemons->holders[r]);
+}

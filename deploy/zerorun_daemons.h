@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* zerorun_daemons.h: the daemons of a group, what is kept for them, and when they start again.
+ *
+ * Owns    the children and their holders; borrows the plan and the output.
+ * Thread  one.
+ * Fails   false, after a line of output that says which daemon and why.
+ * Uses    child, clock, holder, restart, start.   Used by group.
+ */
+#ifndef DEPLOY_ZERORUN_DAEMONS_H
+#define DEPLOY_ZERORUN_DAEMONS_H
+
+#include "deploy/zerorun_start.h"
+
+struct daemons {
+    const struct plan *plan;
+    struct output *output;
+    struct child *children; /* one per rank, as the holders */
+    struct holder *holders;
+    uint32_t made;     /* how many of each are initialised */
+    uint32_t restarts; /* of all of them */
+};
+
+bool daemons_open(struct daemons *daemons, const struct plan *plan, struct output *output);
+void daemons_close(struct daemons *daemons);
+bool daemons_start(struct daemons *daemons);
+/* Does what this rank's daemon has said. */
+void daemons_hear(struct daemons *daemons, uint32_t rank);
+bool daemons_ready(const struct daemons *daemons);
+/* True if one has had its time and is not ready, after a line for each that is not. */
+bool daemons_late(const struct daemons *daemons);
+/* For one that ended and can be tried again: plans that, with a line that says `how` it ended, or
+ * returns false if no restart is left. */
+bool daemons_replace(struct daemons *daemons, struct child *daemon, const char *how);
+/* Starts those whose time has come. */
+bool daemons_start_due(struct daemons *daemons);
+/* When the next of them is to start again, or is late; 0: none. */
+int64_t daemons_next_ms(const struct daemons *daemons);
+/* Closes what is kept for them: there will be no successors. */
+void daemons_forget(struct daemons *daemons);
+
+#endif

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* zerorun_holder.h: the socket on which one daemon speaks to us as a service does to systemd, and
+ * the fds that are kept for its successor.
+ *
+ * READY=1 is told to the caller. FDSTORE=1 keeps the fds that come along under FDNAME= ("stored" if
+ * there is none), beside others of that name; FDSTOREREMOVE=1 closes all of that name; a
+ * BARRIER=1's fd is closed when everything before it is done. What is kept is not watched for its
+ * end, whether FDPOLL=0 is said or not. STOPPING=1 and all else changes nothing: an exit code says
+ * how it ended.
+ *
+ * One socket per daemon. Only the process that was started as that daemon is heard, as with
+ * systemd's NotifyAccess=main: what another one of the same user says is refused.
+ *
+ * Owns    the socket and what is kept.
+ * Thread  one.
+ * Fails   a line of output that says what was not kept, and why: the protocol has no answer.
+ * Uses    output.   Used by start and daemons.
+ */
+#ifndef DEPLOY_ZERORUN_HOLDER_H
+#define DEPLOY_ZERORUN_HOLDER_H
+
+#include "deploy/zerorun_output.h"
+
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { HOLDER_FDS = 512, HOLDER_NAME_BYTES = 255 };
+
+struct kept {
+    char *name;
+    int fd;
+};
+
+struct holder {
+    uint32_t rank;
+    int fd; /* the socket, -1: none */
+    struct kept kept[HOLDER_FDS];
+    size_t count;
+    pid_t stranger; /* who was refused last: said once */
+};
+
+/* False and errno if there is no socket. */
+bool holder_open(struct holder *holder, const char *path, uint32_t rank);
+void holder_close(struct holder *holder);
+/* Closes what is kept. */
+void holder_forget(struct holder *holder);
+/* Does what has come from `daemon` (0: it is dead, and nobody is heard); true if it is ready. */
+bool holder_hear(struct holder *holder, pid_t daemon, struct output *output);
+
+#endif
