@@ -110,7 +110,7 @@ void shard_destroy(struct shard *shard)
 
 zero_status shard_lodge(const struct shard *shard, int description)
 {
-    zero_status s = zero_success();
+    zero_status s;
 
     for (int a = 0; a < ZERO_ARENA_COUNT; a++)
         if (shard->arena[a].bytes != 0)

@@ -126,6 +126,8 @@ struct engine {
     bool attached;
     uint32_t trainer_pid;
     uint64_t trainer_token, detach_token;
+    bool attach_waits; /* until the last step is whole on every rank: */
+    struct command attach;
     bool detaching; /* waits for the outcome of a step that the trainer had asked for */
     bool broken;    /* its ring is not looked at any more */
     uint32_t head;  /* next ring entry */

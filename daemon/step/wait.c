@@ -118,6 +118,21 @@ struct wait_reason wait_for_call(const struct engine *e, const struct pending *p
     return about_rank(e, WAIT_FILL, 0);
 }
 
+/* What is missing is a daemon, not a trainer. */
+static void daemon_text(const struct wait_reason *reason, char *to, size_t bytes)
+{
+    if (reason->what == WAIT_PEER)
+        snprintf(to, bytes,
+                 "step %" PRIu64 ": the daemon of rank %u is gone or has not joined: the group "
+                 "waits until it is back",
+                 reason->step, reason->rank);
+    else
+        snprintf(to, bytes,
+                 "step %" PRIu64 ": the daemon of rank %u (pid %u) shows no sign of life: it is "
+                 "stopped, or its machine is overloaded",
+                 reason->step, reason->rank, reason->pid);
+}
+
 void wait_text(const struct wait_reason *reason, const struct zero_layout *layout, char *to,
                size_t bytes)
 {
@@ -166,16 +181,8 @@ void wait_text(const struct wait_reason *reason, const struct zero_layout *layou
                  rank);
         break;
     case WAIT_PEER:
-        snprintf(to, bytes,
-                 "step %" PRIu64 ": the daemon of rank %u is gone or has not joined: the group "
-                 "waits until it is back",
-                 reason->step, rank);
-        break;
     case WAIT_SILENT:
-        snprintf(to, bytes,
-                 "step %" PRIu64 ": the daemon of rank %u (pid %u) shows no sign of life: it is "
-                 "stopped, or its machine is overloaded",
-                 reason->step, rank, pid);
+        daemon_text(reason, to, bytes);
         break;
     case WAIT_FILL:
         snprintf(to, bytes,

@@ -133,6 +133,17 @@ void engine_wake_listeners(struct engine *e)
 
 /* ---- commands ------------------------------------------------------------------------------- */
 
+/* A group that has just met may still be making its last step: until it is whole, nobody may read a
+ * parameter. */
+static bool must_wait(struct engine *e, const struct command *command)
+{
+    if (e->phase == PHASE_COLLECTING || e->lost)
+        return false;
+    e->attach = *command;
+    e->attach_waits = true;
+    return true;
+}
+
 static void do_attach(struct engine *e, const struct command *command)
 {
     struct zero_ring *ring = e->ring;
@@ -175,6 +186,8 @@ static void do_attach(struct engine *e, const struct command *command)
 
 static void do_detach(struct engine *e, const struct command *command)
 {
+    if (e->attach_waits && e->attach.token == command->token)
+        e->attach_waits = false;
     if (!e->attached || e->shard == NULL) {
         engine_post(e, ENGINE_DETACHED, command->token, zero_success());
         return;
@@ -203,7 +216,8 @@ static void do_command(struct engine *e, const struct command *command)
         break;
     }
     case COMMAND_ATTACH:
-        do_attach(e, command);
+        if (!must_wait(e, command))
+            do_attach(e, command);
         break;
     case COMMAND_DETACH:
         do_detach(e, command);
@@ -234,6 +248,10 @@ static void do_command(struct engine *e, const struct command *command)
 static void lose_group(struct engine *e, zero_status s)
 {
     e->lost = true;
+    if (e->attach_waits) {
+        e->attach_waits = false;
+        do_attach(e, &e->attach);
+    }
     stats_set(&e->stats.state, STATE_LOST);
     if (e->attached)
         calls_answer_all(e, ZERO_PEER_LOST, fail_detail());
@@ -293,6 +311,11 @@ static bool work(struct engine *e)
     any = fold_pass(e) || any;
     any = grant_pass(e) || any;
     any = phases_pass(e) || any;
+    if (e->attach_waits && e->phase == PHASE_COLLECTING) {
+        e->attach_waits = false;
+        do_attach(e, &e->attach);
+        any = true;
+    }
     uint64_t now = clock_ns();
     any = observe_pass(e, now) || any;
     tick(e, now);

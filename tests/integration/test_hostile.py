@@ -151,6 +151,12 @@ class Client:
         self.socket.close()
 
 
+def listens(path):
+    """A socket is bound a moment before it listens."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as attempt:
+        return attempt.connect_ex(str(path)) == 0
+
+
 class Daemons:
     """zerorun --daemons-only."""
 
@@ -162,7 +168,7 @@ class Daemons:
                                          "--runtime-dir", str(self.runtime)],
                                         stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
         atexit.register(self.close)
-        until(lambda: all((self.runtime / f"rank-{r}.sock").exists() for r in range(world)),
+        until(lambda: all(listens(self.runtime / f"rank-{r}.sock") for r in range(world)),
               what="daemons listen")
 
     def alive(self, what):

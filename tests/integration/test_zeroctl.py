@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 """zeroctl shows what is so, says loudly what is wrong, and its exit code agrees."""
 import json

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 """A daemon answers curl's HTTP/2 with gRPC that a decoder knowing only the format can read.
 
