@@ -33,7 +33,10 @@
  *         NULL is said to be; any other that is gets INVALID_ARGUMENT (but the client itself, which
  *         must be one). STEP_ABORTED means that the group dropped the step in progress: repeat it,
  *         nothing else is lost. It is told once: a trainer with several threads stops them all
- *         before it repeats the step.
+ *         before it repeats the step. zero_fill says it when the filling has to begin anew.
+ *         A daemon that dies is waited for, for as long as the config's deadline: calls go on with
+ *         its successor, all pointers stay good, and what belongs to a step that was lost says
+ *         STEP_ABORTED. DAEMON_LOST: it did not come back, or was shut down.
  *         The library never logs, never exits, handles no signals, has no global state.
  * Uses    status, model.
  */

@@ -44,13 +44,12 @@ static void write_identity(struct journal_head *head, const struct journal_head 
     head->checksum = head_sum(head);
 }
 
-void journal_init(struct journal *journal, void *base, const struct journal_head *identity)
+void journal_init(struct journal *journal, void *base, const struct journal_head *identity,
+                  struct journal_record *first)
 {
-    struct journal_record empty = { .sequence = 0 };
-
     place(journal, base);
     write_identity(journal->head, identity);
-    journal_write(journal, &empty);
+    journal_write(journal, first);
 }
 
 static zero_status check_head(const struct journal_head *head, const struct journal_head *identity)

@@ -77,8 +77,9 @@ struct journal {
     unsigned char *undo;
 };
 
-/* Starts a journal in zeroed memory. */
-void journal_init(struct journal *journal, void *base, const struct journal_head *identity);
+/* Starts a journal in zeroed memory, with its first record. */
+void journal_init(struct journal *journal, void *base, const struct journal_head *identity,
+                  struct journal_record *first);
 
 /* Opens one that was kept, and gives its newest record. */
 zero_status journal_open(struct journal *journal, void *base, const struct journal_head *identity,

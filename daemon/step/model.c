@@ -51,9 +51,9 @@ static zero_status start_journal(struct engine *e, bool kept)
 
     if (kept)
         return journal_open(&e->journal, base, &identity, &e->record);
-    journal_init(&e->journal, base, &identity);
     scaler_init(&e->record.scaler, &e->shard->config);
     e->record.loss_scale = e->record.scaler.scale;
+    journal_init(&e->journal, base, &identity, &e->record);
     return zero_success();
 }
 

@@ -66,7 +66,9 @@ struct wait_reason wait_for_step(const struct engine *e)
         rank = ENGINE_BEHIND(e, asked);
         return rank < e->options.world ? about_rank(e, WAIT_TRAINER, rank) : wait_for_decision(e);
     case PHASE_APPLIED:
-        return about_rank(e, WAIT_UPDATE, ENGINE_BEHIND(e, applied));
+        return about_rank(e, WAIT_UPDATE,
+                          engine_behind(e, offsetof(struct board_head, applied),
+                                        e->record.decision.step));
     }
     return (struct wait_reason){ .what = WAIT_NOTHING };
 }

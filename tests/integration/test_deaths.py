@@ -3,8 +3,8 @@
 """Daemons and trainers are killed at random, alone and together, and the final weights are those of a
 run that was left alone.
 
-ZERO_KILLS sets how many deaths of each kind a run must have had, ZERO_STEPS how long it is, ZERO_SEED
-repeats a run's choices.
+ZERO_STEPS sets how long a run is, ZERO_PAUSE the mean seconds between two kills; ZERO_SEED repeats a
+run's choices.
 """
 import random
 import re
@@ -13,7 +13,7 @@ import signal
 from harness import *
 from holder import Holder
 
-KILLS = int(os.environ.get("ZERO_KILLS", "12"))
+PAUSE = float(os.environ.get("ZERO_PAUSE", "0.06"))
 STEPS = int(os.environ.get("ZERO_STEPS", "300"))
 LAST = re.compile(r"weights sha256=(\w+) step=(\d+)")
 BOOK = SOURCE / "tests" / "data" / "devils-dictionary.txt"
@@ -92,11 +92,12 @@ def run(world, settings, steps, disturb=None):
 
 
 class Killer:
+
     def __init__(self, chance, world):
         self.chance, self.world = chance, world
 
     def __call__(self, holder, trainers):
-        time.sleep(self.chance.expovariate(1 / 0.15))  # when, not how long to wait for something
+        time.sleep(self.chance.expovariate(1 / PAUSE))  # when, not how long to wait for something
         kind = self.chance.random()
         rank = self.chance.randrange(self.world)
         if kind < 0.4:
@@ -116,7 +117,7 @@ def main():
     seed = int(os.environ.get("ZERO_SEED", random.SystemRandom().randrange(1 << 30)))
     chance = random.Random(seed)
     print(f"seed {seed}", flush=True)
-    world = 4
+    world, total = 4, 0
     for dtype in ("fp32", "bf16"):
         want = None
         for stage in range(4):
@@ -126,8 +127,10 @@ def main():
             got, daemons, trainers, fails, log = run(world, settings, STEPS, Killer(chance, world))
             print(f"{dtype} stage {stage}: {daemons} daemons and {trainers} trainers killed, "
                   f"{len(fails)} trainers failed by themselves: {got}", flush=True)
+            total += daemons
             check(got == want, f"{dtype} stage {stage}, seed {seed}: {got}, not {want}")
             check(not fails, f"{dtype} stage {stage}: trainers failed: {fails[:3]}\n{log[-2000:]}")
+    check(total >= 20, f"only {total} daemons were killed")
     done()
 
 
