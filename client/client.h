@@ -37,7 +37,8 @@ struct zero_client {
     struct mapping ring_map, bell_map, window_map, staging_map, param_map;
     struct zero_ring *ring;
     struct zero_bell *bell;
-    unsigned char *params;    /* the gathered model: layer l at flat_offset elements */
+    unsigned char *params;    /* the gathered model: layer l at flat_offset elements; an observer's
+                                 open version, or NULL */
     unsigned char *window;    /* the gradient window arena */
     unsigned char *blob;      /* of the last committed step; room for ZERO_MAX_BLOB */
     _Atomic uint64_t attempt; /* the one this trainer computes for */
@@ -45,6 +46,7 @@ struct zero_client {
     atomic_bool ended;        /* and no other will come */
     atomic_uint users;        /* threads between enter and leave */
     atomic_uint session;      /* counts renewals */
+    uint32_t version_session; /* in which the open version was opened */
     pthread_mutex_t renewing;
     atomic_bool step_asked; /* a step was asked for and its outcome is not known yet */
     struct waiting {
@@ -105,6 +107,9 @@ zero_status mapping_open(zero_client *client, const struct zero_frame *registere
 /* Maps the same things of a new session over what is mapped: every pointer stays good. */
 zero_status mapping_renew(zero_client *client, const struct zero_frame *registered);
 void mapping_close(zero_client *client);
+/* Maps a version, or takes it away. */
+zero_status mapping_version(zero_client *client, int fd);
+void mapping_unversion(zero_client *client);
 
 /* ---- attach.c ---- */
 

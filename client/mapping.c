@@ -131,14 +131,13 @@ static zero_status map_trainer(zero_client *client, const struct zero_frame *fra
 static zero_status map_all(zero_client *client, const struct zero_frame *frame)
 {
     bool trainer = client->role == ZERO_TRAINER;
-    size_t first = trainer ? FD_PARAM : 0;
-    size_t arenas = client->info.stage == 3 ? client->world : 1;
+    size_t wanted = trainer ? FD_PARAM + (client->info.stage == 3 ? client->world : 1) : 0;
 
-    if (frame->fd_count != first + arenas)
+    if (frame->fd_count != wanted)
         return client_fail(client, ZERO_PROTOCOL, "map memory", "the daemon sent %zu fds, not %zu",
-                           frame->fd_count, first + arenas);
+                           frame->fd_count, wanted);
     zero_status s = trainer ? map_trainer(client, frame) : zero_success();
-    return zero_failed(s) ? s : map_params(client, frame->fds + first);
+    return zero_failed(s) || !trainer ? s : map_params(client, frame->fds + FD_PARAM);
 }
 
 zero_status mapping_open(zero_client *client, const struct zero_frame *frame)
@@ -160,6 +159,32 @@ static void unmap(struct mapping *mapping)
     if (mapping->base != NULL)
         munmap(mapping->base, mapping->bytes);
     *mapping = (struct mapping){ NULL, 0 };
+}
+
+zero_status mapping_version(zero_client *client, int fd)
+{
+    uint64_t bytes = client->layout->flat_total * zero_dtype_bytes(client->info.param_dtype);
+    zero_status s = check_memory(client, fd, bytes, "version");
+
+    if (zero_failed(s))
+        return s;
+    if ((fcntl(fd, F_GET_SEALS) & F_SEAL_WRITE) == 0)
+        return client_fail(client, ZERO_PROTOCOL, "map version",
+                           "the daemon's version is not sealed against writing");
+    void *base = mmap(NULL, bytes, PROT_READ, MAP_SHARED, fd, 0);
+    if (base == MAP_FAILED)
+        return client_fail(client, ZERO_NO_MEMORY, "map version", "%llu bytes: %s",
+                           (unsigned long long)bytes, strerror(errno));
+    madvise(base, bytes, MADV_DONTFORK);
+    client->param_map = (struct mapping){ base, bytes };
+    client->params = base;
+    return s;
+}
+
+void mapping_unversion(zero_client *client)
+{
+    unmap(&client->param_map);
+    client->params = NULL;
 }
 
 void mapping_close(zero_client *client)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A session whose daemon died is taken up with its successor: same memory, same places.
+/* A session whose daemon died is taken up with its successor: for a trainer, same memory, same
+ * places; an observer keeps its version, of which the successor knows nothing.
  *
  * Calls go on in the new session. What belongs to the attempt that was lost is answered by the new
  * daemon with STEP_ABORTED, since it names the old attempt; a step that was asked for is found in
@@ -9,6 +10,7 @@
 #include <inttypes.h>
 #include <sched.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "client/client.h"
@@ -52,7 +54,7 @@ static zero_status check_same(zero_client *client, const Zero__V1__Registered *m
 
     if (message->stage != info->stage || message->param_dtype != (uint32_t)info->param_dtype ||
         message->grad_dtype != (uint32_t)info->grad_dtype || message->layers != info->layer_count ||
-        message->window_bytes != client->window_map.bytes)
+        (client->role == ZERO_TRAINER && message->window_bytes != client->window_map.bytes))
         return client_fail(client, ZERO_MISMATCH, "attach again",
                            "the daemon that came back on rank %u has another model", client->rank);
     return zero_success();
@@ -86,6 +88,18 @@ static void renew_slots(zero_client *client)
         atomic_store(&client->ring->slots[i].state, client->waiting[i].generation << 2);
 }
 
+/* A trainer is welcomed when the group is together again; an observer at once, and the daemon may
+ * not know its model yet. */
+static bool try_again(const zero_client *client, zero_status s)
+{
+    static const struct timespec pause = { .tv_sec = 0, .tv_nsec = 20 * 1000000L };
+
+    if (client->role == ZERO_TRAINER || s.code != ZERO_INVALID_STATE)
+        return s.code == ZERO_DAEMON_LOST || s.code == ZERO_BUSY;
+    nanosleep(&pause, NULL);
+    return true;
+}
+
 static zero_status renew(zero_client *client)
 {
     int64_t end = client_now_ms() + client->deadline_ms;
@@ -99,10 +113,11 @@ static zero_status renew(zero_client *client)
         s = session_connect(client, end);
         if (!zero_failed(s))
             s = register_again(client);
-    } while ((s.code == ZERO_DAEMON_LOST || s.code == ZERO_BUSY) && client_now_ms() < end);
+    } while (try_again(client, s) && client_now_ms() < end);
     if (zero_failed(s))
         return s;
-    renew_slots(client);
+    if (client->role == ZERO_TRAINER)
+        renew_slots(client);
     atomic_fetch_add(&client->session, 1);
     atomic_store(&client->lost, false);
     return s;
@@ -112,7 +127,7 @@ zero_status session_renew(zero_client *client)
 {
     zero_status s = zero_success();
 
-    if (client->role != ZERO_TRAINER || client->ring == NULL || atomic_load(&client->ended))
+    if (client->layout == NULL || atomic_load(&client->ended))
         return client_fail(client, ZERO_DAEMON_LOST, "call daemon",
                            "the daemon of rank %" PRIu32 " is gone or has closed this session: "
                            "attach again",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Initial values in, state out, and observing. */
+/* Initial values in, state out. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -166,7 +166,7 @@ static float widen(const void *from, zero_dtype dtype, uint64_t at)
     return value;
 }
 
-/* An observer has the parameters in sight and nothing else. */
+/* An observer has the parameters of its version in sight and nothing else. */
 static zero_status read_observed(zero_client *client, enum zero_state state,
                                  const struct zero_span *span, uint64_t first, float *to)
 {
@@ -207,38 +207,4 @@ zero_status zero_read(zero_client *client, enum zero_state state, const struct z
         done += now;
     }
     return s;
-}
-
-/* ---- observers ------------------------------------------------------------------------------ */
-
-static zero_status observe(zero_client *client, bool begin)
-{
-    Zero__V1__Observe message = ZERO__V1__OBSERVE__INIT;
-    struct zero_frame frame;
-
-    if (client->role != ZERO_OBSERVER || client->layout == NULL)
-        return client_fail(client, ZERO_INVALID_STATE, "observe",
-                           "attach as ZERO_OBSERVER and zero_register first");
-    message.begin = begin;
-    zero_status s = client_check(client);
-    if (!zero_failed(s))
-        s = client_send(client, ZERO_FRAME_OBSERVE, &message.base);
-    if (zero_failed(s))
-        return s;
-    s = client_receive(client, ZERO_FRAME_DONE, 0, (int)client->deadline_ms + 5000, &frame);
-    if (zero_failed(s))
-        return s;
-    client->info.step = ((const Zero__V1__Done *)frame.message)->step;
-    zero_frame_release(&frame);
-    return s;
-}
-
-zero_status zero_observe_begin(zero_client *client)
-{
-    return observe(client, /* begin= */ true);
-}
-
-zero_status zero_observe_end(zero_client *client)
-{
-    return observe(client, /* begin= */ false);
 }

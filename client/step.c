@@ -12,8 +12,7 @@ static zero_status check_trainer(const zero_client *client, uint32_t layer)
     if (zero_failed(s))
         return s;
     if (client->role != ZERO_TRAINER)
-        return client_fail(client, ZERO_PERMISSION, "train",
-                           "an observer may only gather and read");
+        return client_fail(client, ZERO_PERMISSION, "train", "an observer only reads versions");
     return s;
 }
 
@@ -64,6 +63,9 @@ zero_status zero_gather(zero_client *client, uint32_t layer, const void **out)
     if (zero_failed(s))
         return s;
     if (client->role == ZERO_OBSERVER) {
+        if (client->params == NULL)
+            return client_fail(client, ZERO_INVALID_STATE, "gather",
+                               "an observer gathers from a version: zero_version_open first");
         *out = layer_params(client, layer);
         return s;
     }

@@ -69,8 +69,8 @@ typedef struct zero_op {
 enum zero_role { ZERO_TRAINER, ZERO_OBSERVER };
 
 struct zero_attach_options {
-    const char *socket;  /* path; NULL: the environment variable ZERO_SOCKET */
-    enum zero_role role; /* default ZERO_TRAINER; an observer may only gather and read, see below */
+    const char *socket;   /* path; NULL: the environment variable ZERO_SOCKET */
+    enum zero_role role;  /* default ZERO_TRAINER; an observer reads versions only, see below */
     uint32_t deadline_ms; /* until the daemon is there and its last trainer is gone; 0: 60000 */
 };
 
@@ -225,12 +225,26 @@ ZERO_API zero_status zero_step_wait(zero_client *client, zero_op op, struct zero
 
 /* ---- observers ------------------------------------------------------------------------------ */
 
-/* An observer sees the last committed step between these two calls, through zero_gather and
- * zero_read of ZERO_PARAM; meanwhile the next update waits, for at most zerod.observer_hold_ms.
- * zero_observe_end says DEADLINE if the time was up, and then what was read since may be of two
- * steps. */
-ZERO_API zero_status zero_observe_begin(zero_client *client);
-ZERO_API zero_status zero_observe_end(zero_client *client);
+/* An observer reads versions: copies of all parameters as they were after one step, which nobody
+ * can change, while training goes on. Its daemon keeps zerod.versions.keep of them at most.
+ *
+ * The version is mapped as a whole until zero_version_close, and in between zero_gather and
+ * zero_read of ZERO_PARAM read it; outside they say INVALID_STATE. The next one may be mapped
+ * elsewhere: gather again. One that is open stays readable when its daemon dies; the daemon's
+ * successor has no versions, and the next call here finds it by itself.
+ *
+ * step: ZERO_LATEST for the last committed step, of which a version is made unless there is one; or
+ * that of a version that is kept (zero_versions, or zerod.versions.every_steps makes them).
+ * *out_step (or NULL) is the step it is of, as is zero_client_info's from then on. NOT_FOUND names
+ * the steps there are; BUSY: as many as the daemon may keep are being read. */
+#define ZERO_LATEST UINT64_MAX
+ZERO_API zero_status zero_version_open(zero_client *client, uint64_t step, uint64_t *out_step);
+ZERO_API zero_status zero_version_close(zero_client *client);
+
+/* The steps of the kept versions, ascending: *out_count of them, of which `capacity` are written.
+ */
+ZERO_API zero_status zero_versions(zero_client *client, uint64_t *steps, size_t capacity,
+                                   size_t *out_count);
 
 #ifdef __cplusplus
 }

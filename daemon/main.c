@@ -258,6 +258,8 @@ static void on_events(uv_async_t *async)
         if (daemon->sessions != NULL && !daemon->stopping)
             sessions_event(daemon->sessions, &event);
     }
+    if (daemon->sessions != NULL && !daemon->stopping)
+        sessions_stepped(daemon->sessions);
 }
 
 static void wake_loop(void *context)
@@ -266,15 +268,29 @@ static void wake_loop(void *context)
     uv_async_send(&daemon->events);
 }
 
+static struct report_source source_of(const struct daemon *daemon)
+{
+    return (struct report_source){ .rank = daemon->settings.rank,
+                                   .world = daemon->settings.world,
+                                   .device = daemon->device,
+                                   .engine = daemon->engine,
+                                   .sessions = daemon->sessions };
+}
+
 static void on_status(void *context, Zero__V1__StatusReply *reply)
 {
     struct daemon *daemon = context;
-    const struct report_source source = { .rank = daemon->settings.rank,
-                                          .world = daemon->settings.world,
-                                          .device = daemon->device,
-                                          .engine = daemon->engine,
-                                          .sessions = daemon->sessions };
+    const struct report_source source = source_of(daemon);
+
     report_status(&daemon->report, &source, reply);
+}
+
+static void on_versions(void *context, Zero__V1__VersionsReply *reply)
+{
+    struct daemon *daemon = context;
+    const struct report_source source = source_of(daemon);
+
+    report_versions(&daemon->report, &source, reply);
 }
 
 static void on_model(void *context, Zero__V1__ModelReply *reply)
@@ -324,7 +340,8 @@ static zero_status open_all(struct daemon *daemon)
                                      .comm = comm_find("shm"),
                                      .notify = wake_loop,
                                      .context = daemon };
-    const struct control_source source = { daemon, on_status, on_model, on_upgrade, end_for_good };
+    const struct control_source source = { daemon,      on_status,  on_model,
+                                           on_versions, on_upgrade, end_for_good };
     char path[4096];
     zero_status s;
 

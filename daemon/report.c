@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/session/versions.h"
 #include "daemon/step/wait.h"
 
 static const char *const state_names[] = { "empty", "joining",  "filling",
@@ -17,7 +18,7 @@ static uint64_t measured(const struct device_buf *buf)
 {
     struct stat stat;
 
-    if (buf->bytes == 0 || fstat(buf->fd, &stat) != 0)
+    if (buf->bytes == 0 || fstat(buf->read_fd, &stat) != 0)
         return 0;
     return (uint64_t)stat.st_size;
 }
@@ -38,6 +39,17 @@ static void report_arenas(struct report *report, const struct shard *shard,
     reply->stage = shard->config.stage;
     reply->param_dtype = (char *)(uintptr_t)zero_dtype_name(shard->config.param_dtype);
     reply->params = shard->layout->count;
+}
+
+static void count_versions(const struct sessions *sessions, Zero__V1__StatusReply *reply)
+{
+    const struct zero_versions_plan plan = sessions_versions_plan(sessions);
+    const struct version *versions;
+
+    reply->versions = sessions_versions(sessions, &versions);
+    for (uint32_t i = 0; i < reply->versions; i++)
+        reply->version_bytes += measured(&versions[i].buf);
+    reply->versions_planned = plan.total;
 }
 
 static void report_scalars(struct report *report, const struct stats *stats,
@@ -95,8 +107,10 @@ void report_status(struct report *report, const struct report_source *source,
     reply->param_dtype = (char *)(uintptr_t) "";
     report_numbers(stats, reply);
     report_scalars(report, stats, reply);
-    if (joined)
+    if (joined) {
         report_arenas(report, engine_shard(source->engine), reply);
+        count_versions(source->sessions, reply);
+    }
     if (source->sessions != NULL) {
         reply->trainer_pid = sessions_trainer_pid(source->sessions);
         reply->observers = sessions_observers(source->sessions);
@@ -125,6 +139,27 @@ void report_model(struct report *report, const struct sessions *sessions,
         reply->layout = report->layout;
     if (report->config != NULL)
         reply->config = report->config;
+}
+
+void report_versions(struct report *report, const struct report_source *source,
+                     Zero__V1__VersionsReply *reply)
+{
+    const struct version *versions;
+
+    reply->rank = source->rank;
+    if (source->sessions == NULL)
+        return;
+    reply->n_versions = sessions_versions(source->sessions, &versions);
+    reply->versions = report->version_list;
+    for (size_t i = 0; i < reply->n_versions; i++) {
+        Zero__V1__Version *to = &report->versions[i];
+        zero__v1__version__init(to);
+        to->step = versions[i].step;
+        to->bytes = measured(&versions[i].buf);
+        to->readers = versions[i].readers;
+        to->age = (double)(clock_ns() - versions[i].made_ns) * 1e-9;
+        report->version_list[i] = to;
+    }
 }
 
 void report_deinit(struct report *report)

@@ -17,6 +17,7 @@ struct report {
     char names[STATS_SCALARS][STATS_NAME_WORDS * 8 + 1];
     char waiting[512];
     char *layout, *config;
+    Zero__V1__Version versions[ZERO_MAX_VERSIONS], *version_list[ZERO_MAX_VERSIONS];
 };
 
 struct report_source {
@@ -30,6 +31,8 @@ void report_status(struct report *report, const struct report_source *source,
                    Zero__V1__StatusReply *reply);
 void report_model(struct report *report, const struct sessions *sessions,
                   const struct engine *engine, Zero__V1__ModelReply *reply);
+void report_versions(struct report *report, const struct report_source *source,
+                     Zero__V1__VersionsReply *reply);
 void report_deinit(struct report *report);
 
 #endif

@@ -20,11 +20,9 @@ static const char *shortest(double value, char *to)
     return to;
 }
 
-/* A key's value as it was resolved; false for keys that another one stands for. */
-static bool format_resolved(const struct zero_config *c, enum config_name name, char *to)
+/* The value of a key that is a number; false for any other. */
+static bool format_number(const struct zero_config *c, enum config_name name, char *to)
 {
-    static const char *const optimizers[] = { "Adam", "AdamW", "SGD" };
-    char one[DOUBLE_BYTES], other[DOUBLE_BYTES];
     const struct {
         enum config_name name;
         double value;
@@ -45,12 +43,26 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
         { CONFIG_stage, c->stage },
         { CONFIG_reduce_bucket, (double)c->reduce_bucket_elements },
         { CONFIG_wait_timeout, c->deadline_ms / 1000.0 },
-        { CONFIG_observer_hold, c->observer_hold_ms },
         { CONFIG_max_skipped, c->max_skipped_steps },
         { CONFIG_checkpoint_steps, (double)c->checkpoint_steps },
         { CONFIG_checkpoint_minutes, c->checkpoint_minutes },
         { CONFIG_checkpoint_keep, c->checkpoint_keep },
+        { CONFIG_versions_keep, c->versions_keep },
+        { CONFIG_versions_max_bytes, (double)c->versions_max_bytes },
+        { CONFIG_versions_every, c->versions_every },
     };
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        if (numbers[i].name == name)
+            return shortest(numbers[i].value, to) != NULL;
+    return false;
+}
+
+/* A key's value as it was resolved; false for keys that another one stands for. */
+static bool format_resolved(const struct zero_config *c, enum config_name name, char *to)
+{
+    static const char *const optimizers[] = { "Adam", "AdamW", "SGD" };
+    char one[DOUBLE_BYTES], other[DOUBLE_BYTES];
     const struct {
         enum config_name name;
         bool value;
@@ -64,9 +76,8 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
         { CONFIG_overlap_comm, c->overlap_comm },
     };
 
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (numbers[i].name == name)
-            return shortest(numbers[i].value, to) != NULL;
+    if (format_number(c, name, to))
+        return true;
     for (size_t i = 0; i < sizeof flags / sizeof *flags; i++)
         if (flags[i].name == name)
             return snprintf(to, VALUE_BYTES, "%s", flags[i].value ? "true" : "false") > 0;

@@ -305,8 +305,10 @@ zero_status config_resolve(const struct config_values *values, uint32_t world,
     resolve_zero(values, &config);
     config.gradient_clipping = clip > 0 ? clip : 0;
     config.deadline_ms = (uint32_t)ceil(VALUE(wait_timeout)->number * 1000);
-    config.observer_hold_ms = (uint32_t)VALUE(observer_hold)->number;
     config.max_skipped_steps = (uint32_t)VALUE(max_skipped)->number;
+    config.versions_keep = (uint32_t)VALUE(versions_keep)->number;
+    config.versions_every = (uint32_t)VALUE(versions_every)->number;
+    config.versions_max_bytes = (uint64_t)VALUE(versions_max_bytes)->number;
     s = resolve_checkpoint(values, &config, detail);
     if (!zero_failed(s))
         *out = config;

@@ -32,10 +32,13 @@ enum {
     FRAME(REGISTER_TENSORS, 4, register_tensors) \
     FRAME(REGISTER_END, 5, register_end)         \
     FRAME(REGISTERED, 6, registered)             \
-    FRAME(OBSERVE, 7, observe)                   \
-    FRAME(DONE, 8, done)                         \
+    FRAME(VERSION_OPEN, 7, version_open)         \
+    FRAME(VERSION_OPENED, 8, version_opened)     \
     FRAME(MODEL_END, 9, model_end)               \
-    FRAME(ERROR, 10, error)
+    FRAME(ERROR, 10, error)                      \
+    FRAME(VERSION_CLOSE, 11, version_close)      \
+    FRAME(VERSION_LIST, 12, version_list)        \
+    FRAME(VERSION_STEPS, 13, version_steps)
 
 enum zero_frame_type {
 #define FRAME(name, number, message) ZERO_FRAME_##name = (number),

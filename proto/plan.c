@@ -151,6 +151,20 @@ static uint64_t plus(uint64_t a, uint64_t b)
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
 }
 
+struct zero_versions_plan zero_plan_versions(uint64_t elements, const struct zero_config *config)
+{
+    struct zero_versions_plan versions = {
+        .each = times(zero_dtype_bytes(config->param_dtype), elements),
+        .count = config->versions_keep,
+    };
+    uint64_t most = config->versions_max_bytes;
+
+    if (most != 0 && most / versions.each < versions.count)
+        versions.count = most / versions.each;
+    versions.total = times(versions.each, versions.count);
+    return versions;
+}
+
 /* others: elements of the other ranks' shards, flat * (N-1)/N */
 static struct zero_traffic count_traffic(uint64_t others, const struct zero_config *config)
 {

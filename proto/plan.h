@@ -56,6 +56,14 @@ zero_status zero_plan_layout(const struct zero_layout *layout, const struct zero
 zero_status zero_plan_count(uint64_t params, const struct zero_config *config,
                             struct zero_plan *out, struct zero_detail *out_detail);
 
+/* A rank's versions: the bytes of one, how many it keeps at most, and the bytes of those. Made when
+ * somebody asks, so they are no part of the plan's total. elements: flat_total of a layout, or a
+ * number of parameters. */
+struct zero_versions_plan {
+    uint64_t each, count, total;
+};
+struct zero_versions_plan zero_plan_versions(uint64_t elements, const struct zero_config *config);
+
 /* Bytes a rank moves to or from its peers in one step of `accumulation` micro-steps in which every
  * layer is submitted each time and, at stage 3, gathered twice each time: the table of the design
  * with the ring factor (world-1)/world. */

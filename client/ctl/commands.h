@@ -28,6 +28,7 @@ extern const struct argp common_argp; /* input: struct common */
 int command_status(int argc, char **argv, struct common *common);
 int command_plan(int argc, char **argv, struct common *common);
 int command_config(int argc, char **argv, struct common *common);
+int command_versions(int argc, char **argv, struct common *common);
 int command_upgrade(int argc, char **argv, struct common *common);
 int command_shutdown(int argc, char **argv, struct common *common);
 

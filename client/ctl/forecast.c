@@ -46,6 +46,8 @@ void forecast_complete(struct forecast *forecast)
 {
     forecast->paper = zero_plan_paper(forecast->params, &forecast->config);
     write_moved(forecast);
+    snprintf(forecast->copies, sizeof forecast->copies, "up to %" PRIu64 " x %" PRIu64 " B",
+             forecast->versions.count, forecast->versions.each);
 }
 
 static void row(struct table *table, const char *const *texts, uint64_t bytes,
@@ -79,6 +81,8 @@ bool forecast_print(const struct forecast *f, FILE *to, bool colour)
                   zero_arena_what[a]),
             f->plan.bytes[a], TABLE_PLAIN);
     row(&table, TEXTS("total", "", ""), f->plan.total, TABLE_GOOD);
+    row(&table, TEXTS("versions", f->copies, "besides, at most: copies that observers read"),
+        f->versions.total, TABLE_PLAIN);
     row(&table,
         TEXTS("ZeRO paper", paper_formula(c->stage), "mixed precision, Adam; for comparison"),
         f->paper, TABLE_DIM);
@@ -132,6 +136,11 @@ bool forecast_write(const struct forecast *f, FILE *to)
     writer_text(w, f->moved[0]);
     writer_key(w, "reduced");
     writer_text(w, f->moved[1]);
+    writer_end(w, '}');
+    writer_key(w, "versions");
+    writer_begin(w, '{');
+    write_pair(w, "each", f->versions.each);
+    write_pair(w, "most", f->versions.count);
     writer_end(w, '}');
     writer_key(w, "paper");
     writer_begin(w, '{');

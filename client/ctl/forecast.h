@@ -16,8 +16,10 @@ struct forecast {
     struct zero_config config;
     struct zero_plan plan;
     uint64_t paper; /* bytes by the ZeRO paper's formula */
+    struct zero_versions_plan versions;
     struct zero_traffic traffic;
     char moved[2][96]; /* formulas of gathered and reduced */
+    char copies[96];   /* of versions */
 };
 
 /* Fills paper and the formulas from the rest. */

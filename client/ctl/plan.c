@@ -239,6 +239,7 @@ static zero_status plan_layers(const struct layers *layers, struct forecast *f,
         return s;
     f->params = layout->count;
     f->traffic = zero_plan_traffic(layout, &f->config);
+    f->versions = zero_plan_versions(layout->flat_total, &f->config);
     s = zero_plan_layout(layout, &f->config, &f->plan, detail);
     zero_layout_destroy(layout);
     return s;
@@ -271,6 +272,7 @@ static int forecast_count(const struct plan_options *o, struct forecast *f)
 
     f->params = o->params;
     f->traffic = zero_plan_traffic_count(o->params, &f->config);
+    f->versions = zero_plan_versions(o->params, &f->config);
     zero_status s = zero_plan_count(o->params, &f->config, &f->plan, &detail);
     if (zero_failed(s))
         return complain(EXIT_BAD, "%s: %s", zero_code_name(s.code), detail.text);
@@ -295,6 +297,9 @@ static bool print_running(const Zero__V1__StatusReply *reply)
     table_cell(&table, TABLE_GOOD, "total");
     table_cell(&table, TABLE_GOOD, "%" PRIu64, total);
     table_cell(&table, TABLE_GOOD, "%s", text_bytes(total).text);
+    table_cell(&table, TABLE_PLAIN, "versions: up to");
+    table_cell(&table, TABLE_PLAIN, "%" PRIu64, reply->versions_planned);
+    table_cell(&table, TABLE_PLAIN, "%s", text_bytes(reply->versions_planned).text);
     bool good = table_print(&table, stdout, table_colour());
     table_deinit(&table);
     return good;
@@ -324,6 +329,8 @@ static bool write_running(const Zero__V1__StatusReply *reply)
     writer_key(w, "total");
     writer_count(w, total);
     writer_end(w, '}');
+    writer_key(w, "versions_planned");
+    writer_count(w, reply->versions_planned);
     writer_end(w, '}');
     return writer_close(w);
 }

@@ -16,6 +16,9 @@
 const struct rpc_method rpc_status = { "/zero.v1.Control/Status",
                                        &zero__v1__status_request__descriptor,
                                        &zero__v1__status_reply__descriptor };
+const struct rpc_method rpc_versions = { "/zero.v1.Control/Versions",
+                                         &zero__v1__versions_request__descriptor,
+                                         &zero__v1__versions_reply__descriptor };
 const struct rpc_method rpc_shutdown = { "/zero.v1.Control/Shutdown",
                                          &zero__v1__shutdown_request__descriptor,
                                          &zero__v1__shutdown_reply__descriptor };

@@ -37,7 +37,7 @@ struct rpc_method {
     const char *name;
     const ProtobufCMessageDescriptor *request, *reply;
 };
-extern const struct rpc_method rpc_status, rpc_shutdown, rpc_upgrade;
+extern const struct rpc_method rpc_status, rpc_versions, rpc_shutdown, rpc_upgrade;
 
 /* Sends an empty request to the daemon that listens on socket. */
 struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc_method *method,

@@ -124,6 +124,9 @@ static void write_counts(struct writer *w, const Zero__V1__StatusReply *reply)
         { "pid", reply->pid },
         { "trainer_pid", reply->trainer_pid },
         { "observers", reply->observers },
+        { "versions", reply->versions },
+        { "version_bytes", reply->version_bytes },
+        { "versions_planned", reply->versions_planned },
     };
 
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {

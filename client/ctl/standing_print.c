@@ -188,7 +188,7 @@ static void memory_row(struct table *table, const struct standing_rank *rank, si
 
     table_cell(table, TABLE_PLAIN, "%u", rank->rank);
     if (reply == NULL || reply->n_arenas < arenas) {
-        blanks(table, arenas + 2);
+        blanks(table, arenas + 3);
         return;
     }
     for (size_t a = 0; a < arenas; a++) {
@@ -204,6 +204,9 @@ static void memory_row(struct table *table, const struct standing_rank *rank, si
     }
     table_cell(table, TABLE_PLAIN, "%s", text_bytes(total).text);
     table_cell(table, differs ? TABLE_LOUD : TABLE_GOOD, differs ? "DIFFERS" : "as planned");
+    table_cell(table, reply->versions != 0 ? TABLE_PLAIN : TABLE_DIM, "%u: %s of %s",
+               reply->versions, text_bytes(reply->version_bytes).text,
+               text_bytes(reply->versions_planned).text);
 }
 
 static bool print_memory(const struct standing *standing, FILE *to, bool colour)
@@ -215,13 +218,14 @@ static bool print_memory(const struct standing *standing, FILE *to, bool colour)
         return true;
     }
     size_t arenas = model->n_arenas < MOST_ARENAS ? model->n_arenas : MOST_ARENAS;
-    struct table table = { .columns = arenas + 3 };
+    struct table table = { .columns = arenas + 4 };
     fputs("\nmemory\n", to);
     table_cell(&table, TABLE_DIM, "rank");
     for (size_t a = 0; a < arenas; a++)
         table_cell(&table, TABLE_DIM, "%s", model->arenas[a]->name);
     table_cell(&table, TABLE_DIM, "total");
     table_cell(&table, TABLE_DIM, "against plan");
+    table_cell(&table, TABLE_DIM, "versions");
     for (uint32_t i = 0; i < standing->count; i++)
         memory_row(&table, &standing->ranks[i], arenas);
     bool good = table_print(&table, to, colour);

@@ -14,7 +14,8 @@ static const struct command {
     const char *name;
     int (*run)(int argc, char **argv, struct common *common);
 } commands[] = {
-    { "status", command_status },   { "plan", command_plan },         { "config", command_config },
+    { "status", command_status },   { "plan", command_plan },
+    { "config", command_config },   { "versions", command_versions },
     { "upgrade", command_upgrade }, { "shutdown", command_shutdown },
 };
 
@@ -76,14 +77,16 @@ static error_t parse_main(int key, char *argument, struct argp_state *state)
             if (strcmp(commands[i].name, argument) == 0)
                 invocation->command = &commands[i];
         if (invocation->command == NULL)
-            argp_error(state, "'%s' is not a command: status, plan, config, upgrade or shutdown",
+            argp_error(state,
+                       "'%s' is not a command: status, plan, config, versions, upgrade or shutdown",
                        argument);
         invocation->argc = state->argc - state->next + 1;
         invocation->argv = &state->argv[state->next - 1];
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a command is needed: status, plan, config, upgrade or shutdown");
+        argp_error(state,
+                   "a command is needed: status, plan, config, versions, upgrade or shutdown");
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -101,6 +104,7 @@ static const struct argp parser = {
            "  status         where every rank stands, its memory and its last step\n"
            "  plan           memory and traffic of a rank, by formula\n"
            "  config FILE    what a config means, key by key; or why it is not accepted\n"
+           "  versions       the copies of the parameters that observers read\n"
            "  upgrade        replace the daemons' program, the state stays\n"
            "  shutdown       end every daemon of the group in good order\n\n"
            "Exit codes:\n"

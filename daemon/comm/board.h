@@ -66,12 +66,10 @@ struct board_head {
     _Atomic uint64_t voted;   /* attempt */
     _Atomic uint64_t applied; /* step whose update is whole in what this rank updates */
     _Atomic uint64_t abort_wanted; /* attempt whose trainer died before asking */
-    _Atomic uint64_t deciding;     /* rank 0: attempt whose decision may no longer be held off */
     _Atomic uint64_t decided;      /* rank 0: attempt */
     _Atomic uint64_t submissions;  /* entries ever written to the order log below */
     _Atomic uint64_t pressure;     /* attempt in which the trainer is out of windows */
     _Atomic uint64_t listening;    /* wants to be woken when a peer finishes a layer */
-    _Atomic uint64_t hold_until;   /* CLOCK_MONOTONIC ns: observers hold the next decision off */
     _Atomic uint64_t trainer_pid;  /* 0: none; for messages only */
     _Atomic uint64_t daemon_pid;   /* for messages only */
     _Atomic uint64_t leaving;      /* the daemon was told to end */

@@ -181,6 +181,16 @@ static void answer_model(struct control *control, struct call *call,
     call_answer(call, &(struct call_answer){ .reply = &reply.base });
 }
 
+static void answer_versions(struct control *control, struct call *call,
+                            const ProtobufCMessage *request)
+{
+    (void)request;
+    Zero__V1__VersionsReply reply = ZERO__V1__VERSIONS_REPLY__INIT;
+
+    control->source.versions(control->source.context, &reply);
+    call_answer(call, &(struct call_answer){ .reply = &reply.base });
+}
+
 static void answer_shutdown(struct control *control, struct call *call,
                             const ProtobufCMessage *request)
 {
@@ -210,6 +220,7 @@ static const struct route {
 } routes[] = {
     { "/zero.v1.Control/Status", &zero__v1__status_request__descriptor, answer_status },
     { "/zero.v1.Control/Model", &zero__v1__model_request__descriptor, answer_model },
+    { "/zero.v1.Control/Versions", &zero__v1__versions_request__descriptor, answer_versions },
     { "/zero.v1.Control/Shutdown", &zero__v1__shutdown_request__descriptor, answer_shutdown },
     { "/zero.v1.Control/Upgrade", &zero__v1__upgrade_request__descriptor, answer_upgrade },
 };
@@ -228,7 +239,7 @@ static void answer(struct control *control, struct call *call)
             route = &routes[i];
     if (route == NULL) {
         refuse(call, GRPC_STATUS_UNIMPLEMENTED,
-               "zero.v1.Control has the methods Status, Model, Shutdown and Upgrade");
+               "zero.v1.Control has the methods Status, Model, Versions, Shutdown and Upgrade");
         return;
     }
     if (control->closing) {

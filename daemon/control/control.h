@@ -27,6 +27,7 @@ struct control_source {
      * the same function. */
     void (*status)(void *context, Zero__V1__StatusReply *reply);
     void (*model)(void *context, Zero__V1__ModelReply *reply);
+    void (*versions)(void *context, Zero__V1__VersionsReply *reply);
     /* The program shall be replaced, after the next step or now; answered already. */
     void (*upgrade)(void *context, bool now);
     /* A shutdown was asked for and answered. */

@@ -41,6 +41,12 @@ struct device_ops {
      * it succeeds. */
     zero_status (*adopt)(struct device *device, const char *name, int fd, size_t bytes,
                          struct device_buf *out);
+    /* As alloc, for memory that will be frozen. */
+    zero_status (*draft)(struct device *device, const char *name, size_t bytes,
+                         struct device_buf *out);
+    /* From now on nobody can change a byte of a draft, whoever has a descriptor of it; it is not
+     * mapped here any more, and read_fd is what is left of it. */
+    zero_status (*freeze)(struct device *device, struct device_buf *buf);
     void (*free)(struct device *device,
                  struct device_buf *buf); /* absent: no-op; leaves it absent */
     /* Refuses, with numbers, what alloc could only be killed for. */

@@ -95,8 +95,7 @@ static void cpu_free(struct device *device, struct device_buf *buf)
     memset(buf, 0, sizeof *buf);
 }
 
-static zero_status cpu_alloc(struct device *device, const char *name, size_t bytes,
-                             struct device_buf *out)
+static zero_status create(const char *name, size_t bytes, int seals, struct device_buf *out)
 {
     zero_status s;
     struct device_buf buf = { .fd = -1, .read_fd = -1, .bytes = bytes };
@@ -116,7 +115,7 @@ static zero_status cpu_alloc(struct device *device, const char *name, size_t byt
         s = FAIL(NO_MEMORY, "create arena", "%s of %zu bytes: %s", name, bytes, strerror(error));
         goto out;
     }
-    if (fcntl(buf.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    if (fcntl(buf.fd, F_ADD_SEALS, seals) != 0) {
         s = FAIL(SYSTEM, "create arena", "%s: seal: %s", name, strerror(errno));
         goto out;
     }
@@ -132,8 +131,35 @@ static zero_status cpu_alloc(struct device *device, const char *name, size_t byt
     *out = buf;
     memset(&buf, 0, sizeof buf);
 out:
-    cpu_free(device, &buf);
+    cpu_free(NULL, &buf);
     return s;
+}
+
+static zero_status cpu_alloc(struct device *device, const char *name, size_t bytes,
+                             struct device_buf *out)
+{
+    (void)device;
+    return create(name, bytes, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL, out);
+}
+
+static zero_status cpu_draft(struct device *device, const char *name, size_t bytes,
+                             struct device_buf *out)
+{
+    (void)device;
+    return create(name, bytes, F_SEAL_SHRINK | F_SEAL_GROW, out);
+}
+
+/* The kernel seals only what nobody has mapped for writing. */
+static zero_status cpu_freeze(struct device *device, struct device_buf *buf)
+{
+    (void)device;
+    munmap(buf->base, buf->bytes);
+    buf->base = NULL;
+    if (fcntl(buf->fd, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_SEAL) != 0)
+        return FAIL(SYSTEM, "freeze memory", "%s: seal: %s", buf->name, strerror(errno));
+    close(buf->fd);
+    buf->fd = -1;
+    return zero_success();
 }
 
 static zero_status check_kept(const char *name, int fd, size_t bytes)
@@ -250,6 +276,8 @@ const struct device_ops device_cpu = {
     .close = cpu_close,
     .alloc = cpu_alloc,
     .adopt = cpu_adopt,
+    .draft = cpu_draft,
+    .freeze = cpu_freeze,
     .free = cpu_free,
     .check_room = cpu_check_room,
 };

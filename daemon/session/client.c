@@ -91,8 +91,7 @@ void client_close(struct client *client)
         uv_poll_stop(&client->pid_poll);
         uv_close((uv_handle_t *)&client->pid_poll, on_client_handle_closed);
     }
-    if (client->holding)
-        engine_observe(sessions->options.engine, /* begin= */ false, client->token);
+    versions_leave(client);
     if (sessions->trainer == client) {
         LOG_INFO("trainer pid %u left", client->pid);
         leave_rank(client);
@@ -233,20 +232,6 @@ static void handle_hello(struct client *client, const Zero__V1__Hello *hello)
         sessions_start_tick(sessions);
 }
 
-static void handle_observe(struct client *client, const Zero__V1__Observe *message)
-{
-    if (client->role != ROLE_OBSERVER || client->state != ATTACHED ||
-        client->holding == (message->begin != 0)) {
-        client_refuse(client,
-                      REFUSE(INVALID_STATE, "observe",
-                             "only an observer that has attached may begin, and end what it "
-                             "began"));
-        return;
-    }
-    client->holding = message->begin != 0;
-    engine_observe(client->sessions->options.engine, client->holding, client->token);
-}
-
 static void handle_frame(struct client *client, const struct zero_frame *frame)
 {
     switch (frame->type) {
@@ -262,8 +247,14 @@ static void handle_frame(struct client *client, const struct zero_frame *frame)
     case ZERO_FRAME_REGISTER_END:
         register_end(client, (const Zero__V1__RegisterEnd *)frame->message);
         return;
-    case ZERO_FRAME_OBSERVE:
-        handle_observe(client, (const Zero__V1__Observe *)frame->message);
+    case ZERO_FRAME_VERSION_OPEN:
+        versions_open(client, (const Zero__V1__VersionOpen *)frame->message);
+        return;
+    case ZERO_FRAME_VERSION_CLOSE:
+        versions_close(client);
+        return;
+    case ZERO_FRAME_VERSION_LIST:
+        versions_list(client);
         return;
     default:
         client_refuse(client, REFUSE(PROTOCOL, "read frame", "type %d is not for a daemon",

@@ -13,6 +13,7 @@
 #define DAEMON_SESSION_CLIENT_H
 
 #include "daemon/session/session.h"
+#include "daemon/session/versions.h"
 #include "proto/frame.h"
 #include "proto/zero/v1/session.pb-c.h"
 
@@ -58,10 +59,11 @@ struct client {
     enum client_role role;
     int socket, pidfd; /* pidfd -1: not to be had */
     uint32_t pid;
-    uint64_t deadline_ns; /* WAITING */
+    uint64_t deadline_ns; /* WAITING, READS_SOON */
     uv_poll_t poll, pid_poll;
     int open_handles;
-    bool holding;          /* observer between begin and end */
+    enum { READS_NOTHING, READS_SOON, READS_VERSION } reads; /* an observer */
+    uint64_t version;      /* SOON: the earliest step that will do; VERSION: its step */
     uint32_t sent_tensors; /* SENDING_MODEL */
     struct draft draft;
 };
@@ -70,8 +72,9 @@ struct sessions {
     struct sessions_options options;
     int listener;
     uv_poll_t listen_poll;
-    uv_timer_t tick; /* waiting clients, and the listener after it ran out of fds */
+    uv_timer_t tick; /* clients that wait, and the listener after it ran out of fds */
     bool tick_runs, listener_pauses;
+    struct versions versions;
     char path[128];
     struct client *clients;
     uint32_t client_count;

@@ -87,7 +87,7 @@ static void fill_numbers(const struct client *client, const struct engine_entry 
     to->step = stats_get(&stats->step);
     to->updates = stats_get(&stats->updates);
     to->loss_scale = stats_get_double(&stats->loss_scale);
-    to->filled = true; /* an observer waits for it in OBSERVE */
+    to->filled = true; /* an observer is told when it opens a version */
     if (entry == NULL)
         return;
     to->attempt = entry->attempt;
@@ -107,19 +107,21 @@ void reply_registered(struct client *client)
     Zero__V1__Registered message = ZERO__V1__REGISTERED__INIT;
     int fds[ZERO_FRAME_MAX_FDS];
     struct zero_frame_fds list = { fds, 0 };
-    bool trainer = client->role == ROLE_TRAINER;
 
-    fill_numbers(client, trainer ? engine_entry(engine) : NULL, &message);
-    if (trainer) {
-        fds[list.count++] = engine_ring(engine)->fd;
-        fds[list.count++] = engine_bell(engine)->fd;
-        fds[list.count++] = shard->arena[ZERO_ARENA_window].fd;
-        fds[list.count++] = shard->arena[ZERO_ARENA_staging].fd;
+    client->state = ATTACHED;
+    if (client->role == ROLE_OBSERVER) {
+        fill_numbers(client, NULL, &message);
+        client_send(client, ZERO_FRAME_REGISTERED, &message.base, NULL);
+        return;
     }
+    fill_numbers(client, engine_entry(engine), &message);
+    fds[list.count++] = engine_ring(engine)->fd;
+    fds[list.count++] = engine_bell(engine)->fd;
+    fds[list.count++] = shard->arena[ZERO_ARENA_window].fd;
+    fds[list.count++] = shard->arena[ZERO_ARENA_staging].fd;
     uint32_t first = shard->config.stage == 3 ? 0 : client->sessions->options.rank;
     uint32_t last = shard->config.stage == 3 ? client->sessions->options.world : first + 1;
     for (uint32_t r = first; r < last; r++)
         fds[list.count++] = engine_param_fd(engine, r);
-    client->state = ATTACHED;
     client_send(client, ZERO_FRAME_REGISTERED, &message.base, &list);
 }

@@ -12,6 +12,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/base/process.h"
@@ -64,8 +65,9 @@ static void on_tick(uv_timer_t *timer)
         uv_poll_start(&sessions->listen_poll, UV_READABLE, on_listen);
     }
     client_next_turn(sessions);
+    versions_expire(sessions, clock_ns());
     for (struct client *c = sessions->clients; c != NULL; c = c->next)
-        needed = needed || c->state == WAITING;
+        needed = needed || c->state == WAITING || c->reads == READS_SOON;
     if (!needed && !sessions->listener_pauses) {
         uv_timer_stop(timer);
         sessions->tick_runs = false;
@@ -136,6 +138,7 @@ void sessions_handle_closed(struct sessions *sessions)
     if (!sessions->closing || sessions->open_handles > 0 || sessions->clients != NULL)
         return;
     close(sessions->listener);
+    versions_deinit(sessions);
     if (sessions->old_pidfd >= 0)
         close(sessions->old_pidfd);
     unlink(sessions->path);
@@ -199,7 +202,6 @@ static void fence(struct sessions *sessions)
 void sessions_event(struct sessions *sessions, const struct engine_event *event)
 {
     struct client *client = client_find(sessions, event->token);
-    Zero__V1__Done done = ZERO__V1__DONE__INIT;
 
     switch (event->kind) {
     case ENGINE_JOINED:
@@ -219,16 +221,8 @@ void sessions_event(struct sessions *sessions, const struct engine_event *event)
             sessions->leaving = false;
         client_next_turn(sessions);
         break;
-    case ENGINE_OBSERVED:
-        if (client == NULL)
-            break;
-        if (zero_failed(event->status)) {
-            client_refuse(client,
-                          fail_refuse(event->status.code, event->status.doing, "%s", event->text));
-            break;
-        }
-        done.step = stats_get(&engine_stats(sessions->options.engine)->step);
-        client_send(client, ZERO_FRAME_DONE, &done, NULL);
+    case ENGINE_COPIED:
+        versions_copied(sessions, event);
         break;
     case ENGINE_BROKEN:
         if (client != NULL) {

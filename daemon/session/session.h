@@ -18,6 +18,7 @@
 #include "daemon/step/step.h"
 
 struct sessions;
+struct version;
 
 struct sessions_options {
     uv_loop_t *loop;
@@ -39,9 +40,15 @@ void sessions_farewell(struct sessions *sessions);
 /* An event of the engine. */
 void sessions_event(struct sessions *sessions, const struct engine_event *event);
 
+/* The worker may have committed a step: time for a version, perhaps. */
+void sessions_stepped(struct sessions *sessions);
+
 /* For status. */
 bool sessions_joined(const struct sessions *sessions); /* a model is there: engine_shard is valid */
 uint32_t sessions_trainer_pid(const struct sessions *sessions); /* 0: none */
 uint32_t sessions_observers(const struct sessions *sessions);
+/* The versions that are kept, by step; valid until the loop goes on. */
+uint32_t sessions_versions(const struct sessions *sessions, const struct version **out);
+struct zero_versions_plan sessions_versions_plan(const struct sessions *sessions);
 
 #endif

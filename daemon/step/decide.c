@@ -4,7 +4,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "daemon/base/clock.h"
 #include "daemon/step/keep.h"
 
 static void publish(struct engine *e, const struct board_decision *decision)
@@ -39,19 +38,6 @@ static bool all_voted(const struct engine *e)
         if (board_load(&engine_board(e, r)->voted) != e->attempt)
             return false;
     return true;
-}
-
-/* Observers set a hold, then look at `deciding`; here it is the other way round. */
-static bool held_off(struct engine *e)
-{
-    atomic_store(&e->board->deciding, e->attempt);
-    for (uint32_t r = 0; r < e->options.world; r++) {
-        if (board_load_ordered(&engine_board(e, r)->hold_until) > clock_ns()) {
-            atomic_store(&e->board->deciding, 0);
-            return true;
-        }
-    }
-    return false;
 }
 
 static bool votes_agree(const struct engine *e, struct board_decision *decision)
@@ -142,7 +128,7 @@ bool decide_pass(struct engine *e)
         publish(e, &decision);
         return true;
     }
-    if (!all_voted(e) || held_off(e))
+    if (!all_voted(e))
         return false;
     if (votes_agree(e, &decision))
         decide_step(e, &decision);

@@ -62,14 +62,15 @@ struct command {
         COMMAND_REGISTER,
         COMMAND_ATTACH,
         COMMAND_DETACH,
-        COMMAND_OBSERVE,
+        COMMAND_COPY,
         COMMAND_UPGRADE,
         COMMAND_STOP
     } kind;
     uint64_t token;
     struct engine_model model; /* REGISTER: layout and description are owned */
     uint32_t pid;
-    bool begin;
+    bool begin;            /* UPGRADE: now */
+    struct device_buf buf; /* COPY: owned */
 };
 
 enum { ENGINE_MAIL = 64 };
@@ -80,6 +81,8 @@ struct mail {
     uint32_t command_head, command_count;
     struct engine_event events[ENGINE_MAIL];
     uint32_t event_head, event_count;
+    struct device_buf copied; /* a version, until the loop takes it; owned */
+    uint64_t copied_step;
     atomic_bool commands_wait; /* so that the worker need not take the lock to look */
 };
 
@@ -145,13 +148,14 @@ struct engine {
     uint64_t fill_source;    /* 1 + enum zero_fill_source; 0: none chosen */
     bool fill_asked;         /* the trainer called fill_end */
 
-    /* observers of this rank */
-    uint32_t observers;
-    uint64_t hold_attempt, hold_limit; /* the last a hold of that attempt may last, ns */
+    /* a version on its way */
     struct {
-        uint64_t token, deadline;
-    } observe_wait[ENGINE_MAIL];
-    uint32_t observe_wait_count;
+        struct device_buf buf; /* owned */
+        enum { COPY_NONE, COPY_WAITS, COPY_RUNS } state;
+        uint64_t step;
+        uint32_t layer; /* everything before this place is in */
+        uint64_t index;
+    } copy;
 
     struct engine_entry entry; /* written at attach only, as is what it points to */
     unsigned char entry_blob[ZERO_RING_MAX_BLOB];

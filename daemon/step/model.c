@@ -14,6 +14,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/version.h"
 #include "daemon/step/wait.h"
 
 /* ---- own state ------------------------------------------------------------------------------ */
@@ -86,7 +87,6 @@ static void calm_board(struct engine *e)
     atomic_store(&e->board->daemon_pid, (uint64_t)getpid());
     atomic_store(&e->board->beat, clock_ns());
     atomic_store(&e->board->leaving, 0);
-    atomic_store(&e->board->hold_until, 0);
     atomic_store(&e->board->listening, 0);
     fill_forget(e);
 }
@@ -247,6 +247,7 @@ zero_status model_meet(struct engine *e)
     zero_status s;
 
     stats_set(&e->stats.state, STATE_JOINING);
+    version_restart(e);
     e->comm->ops->leave(e->comm);
     e->comm = NULL;
     calm_board(e);

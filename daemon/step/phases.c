@@ -14,6 +14,7 @@
 #include "daemon/step/grant.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/update.h"
+#include "daemon/step/version.h"
 
 #define MOST_LR 1e15 /* the config's bound: more is not finite in fp32 before long */
 
@@ -221,6 +222,7 @@ static void commit(struct engine *e)
     for (uint32_t slot; (slot = calls_find(e, ZERO_CALL_SUBMIT)) != ZERO_RING_NO_SLOT;)
         calls_answer(e, slot, ZERO_OK, 0, NULL);
     end_attempt(e);
+    version_due(e);
     answer_step(e, &decision);
     calls_answer_attempt(e, ZERO_INVALID_STATE, "another thread ended the step");
 }
@@ -229,6 +231,7 @@ static void commit(struct engine *e)
 
 static void vote(struct engine *e)
 {
+    version_finish(e);
     keep_prepared(e);
     e->board->vote = e->vote;
     e->phase = PHASE_VOTED;

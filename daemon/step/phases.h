@@ -5,7 +5,7 @@
  * rank goes forward. A rank that has voted never gives up on its own.
  *
  * Thread  the worker.
- * Uses    engine, calls, fold, grant, decide, update.   Used by worker, calls.
+ * Uses    engine, calls, fold, grant, decide, update, version.   Used by worker, calls.
  */
 #ifndef DAEMON_STEP_PHASES_H
 #define DAEMON_STEP_PHASES_H

@@ -33,7 +33,7 @@ enum engine_event_kind {
     ENGINE_JOINED,   /* of engine_register: every rank has the model; or the reason why not */
     ENGINE_ATTACHED, /* of engine_attach: the trainer may use the ring now */
     ENGINE_DETACHED, /* of engine_detach: what the trainer had begun is decided or dropped */
-    ENGINE_OBSERVED, /* of engine_observe, begin or end */
+    ENGINE_COPIED,   /* of engine_copy: take it with engine_take_copy, also when it failed */
     ENGINE_BROKEN,   /* the trainer broke the ring's protocol: end its session */
     ENGINE_FROZEN,   /* of engine_upgrade: nothing moves any more, the process may be replaced */
     ENGINE_LOST,     /* the group is lost; every call fails from now on */
@@ -87,7 +87,12 @@ size_t engine_legacy(const struct engine *engine, struct notify_fd *out, size_t 
 void engine_last_trainer(const struct engine *engine, uint32_t *out_pid, uint64_t *out_start);
 /* The group ends for good: the holder shall forget the arenas. */
 void engine_forget(struct engine *engine);
-void engine_observe(struct engine *engine, bool begin, uint64_t token);
+
+/* Copies the gathered parameters of the last committed step, in the flat order of the model, into
+ * `buf`, a draft of their size that is taken over. One at a time. */
+void engine_copy(struct engine *engine, const struct device_buf *buf);
+/* Gives it back, with the step that it is of. */
+void engine_take_copy(struct engine *engine, struct device_buf *out, uint64_t *out_step);
 
 bool engine_next_event(struct engine *engine, struct engine_event *out);
 

@@ -32,9 +32,6 @@ static struct wait_reason wait_for_decision(const struct engine *e)
 
     if (rank < e->options.world)
         return about_rank(e, WAIT_VOTE, rank);
-    for (uint32_t r = 0; r < e->options.world; r++)
-        if (board_load(&engine_board(e, r)->hold_until) > clock_ns())
-            return about_rank(e, WAIT_OBSERVER, r);
     return about_rank(e, WAIT_DECISION, 0);
 }
 
@@ -66,9 +63,9 @@ struct wait_reason wait_for_step(const struct engine *e)
         rank = ENGINE_BEHIND(e, asked);
         return rank < e->options.world ? about_rank(e, WAIT_TRAINER, rank) : wait_for_decision(e);
     case PHASE_APPLIED:
-        return about_rank(e, WAIT_UPDATE,
-                          engine_behind(e, offsetof(struct board_head, applied),
-                                        e->record.decision.step));
+        return about_rank(
+            e, WAIT_UPDATE,
+            engine_behind(e, offsetof(struct board_head, applied), e->record.decision.step));
     }
     return (struct wait_reason){ .what = WAIT_NOTHING };
 }
@@ -173,10 +170,6 @@ void wait_text(const struct wait_reason *reason, const struct zero_layout *layou
         break;
     case WAIT_DECISION:
         snprintf(to, bytes, "step %" PRIu64 ": rank 0 has not decided", reason->step);
-        break;
-    case WAIT_OBSERVER:
-        snprintf(to, bytes, "step %" PRIu64 ": an observer of rank %u holds it off", reason->step,
-                 rank);
         break;
     case WAIT_UPDATE:
         snprintf(to, bytes, "step %" PRIu64 ": rank %u has not finished its update", reason->step,

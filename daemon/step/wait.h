@@ -17,7 +17,6 @@ enum wait_for {
     WAIT_SUMS,
     WAIT_VOTE,
     WAIT_DECISION,
-    WAIT_OBSERVER, /* of rank */
     WAIT_UPDATE,
     WAIT_FILL,   /* rank has not ended its initial values */
     WAIT_PEER,   /* the group lost rank */

@@ -21,12 +21,12 @@
 #include "daemon/step/grant.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/model.h"
-#include "daemon/step/observe.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/version.h"
 #include "daemon/step/wait.h"
 
 enum {
-    TICK_NS = 50 * 1000 * 1000, /* deadlines, lost peers and holds are looked at this often */
+    TICK_NS = 50 * 1000 * 1000, /* deadlines and lost peers are looked at this often */
     NAP_NS = 200 * 1000,        /* between looks while the trainer writes a gradient, */
     NAPS_NS = 50 * 1000 * 1000, /* for as long after it said something */
     SPIN_ROUNDS = 200,          /* of a whole pass, while a step is on its way and cores are free */
@@ -74,8 +74,10 @@ static void ring_bell(struct zero_bell *bell)
         syscall(SYS_futex, &bell->count, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
-static void drop_model(const struct command *command)
+static void drop_command(struct engine *e, struct command *command)
 {
+    if (command->kind == COMMAND_COPY)
+        e->device->ops->free(e->device, &command->buf);
     if (command->kind != COMMAND_REGISTER)
         return;
     zero_layout_destroy(command->model.layout);
@@ -83,7 +85,7 @@ static void drop_model(const struct command *command)
         close(command->model.description);
 }
 
-static void send_command(struct engine *e, const struct command *command)
+static void send_command(struct engine *e, struct command *command)
 {
     struct mail *mail = &e->mail;
 
@@ -92,7 +94,7 @@ static void send_command(struct engine *e, const struct command *command)
         mail->commands[(mail->command_head + mail->command_count++) % ENGINE_MAIL] = *command;
     } else {
         LOG_ERROR("a command was lost: the worker does not read them");
-        drop_model(command);
+        drop_command(e, command);
     }
     atomic_store(&mail->commands_wait, true);
     pthread_mutex_unlock(&mail->lock);
@@ -222,11 +224,8 @@ static void do_command(struct engine *e, const struct command *command)
     case COMMAND_DETACH:
         do_detach(e, command);
         break;
-    case COMMAND_OBSERVE:
-        if (command->begin)
-            observe_begin(e, command->token);
-        else
-            observe_end(e, command->token);
+    case COMMAND_COPY:
+        version_begin(e, &command->buf);
         break;
     case COMMAND_UPGRADE:
         e->upgrade_wanted = true;
@@ -253,6 +252,7 @@ static void lose_group(struct engine *e, zero_status s)
         do_attach(e, &e->attach);
     }
     stats_set(&e->stats.state, STATE_LOST);
+    version_lose(e);
     if (e->attached)
         calls_answer_all(e, ZERO_PEER_LOST, fail_detail());
     if (e->detaching) {
@@ -316,9 +316,8 @@ static bool work(struct engine *e)
         do_attach(e, &e->attach);
         any = true;
     }
-    uint64_t now = clock_ns();
-    any = observe_pass(e, now) || any;
-    tick(e, now);
+    any = version_pass(e) || any;
+    tick(e, clock_ns());
     return any;
 }
 
@@ -385,6 +384,8 @@ static void free_engine(struct engine *e)
 {
     if (e == NULL)
         return;
+    e->device->ops->free(e->device, &e->copy.buf);
+    e->device->ops->free(e->device, &e->mail.copied);
     e->device->ops->free(e->device, &e->bell_buf);
     e->device->ops->free(e->device, &e->ring_buf);
     pthread_mutex_destroy(&e->mail.lock);
@@ -430,7 +431,7 @@ void engine_destroy(struct engine *e)
     pthread_join(e->thread, NULL);
     struct command left;
     while (take_command(e, &left))
-        drop_model(&left);
+        drop_command(e, &left);
     model_leave(e);
     free_engine(e);
 }
@@ -460,10 +461,19 @@ void engine_detach(struct engine *e, uint64_t token)
     send_command(e, &command);
 }
 
-void engine_observe(struct engine *e, bool begin, uint64_t token)
+void engine_copy(struct engine *e, const struct device_buf *buf)
 {
-    struct command command = { .kind = COMMAND_OBSERVE, .token = token, .begin = begin };
+    struct command command = { .kind = COMMAND_COPY, .buf = *buf };
     send_command(e, &command);
+}
+
+void engine_take_copy(struct engine *e, struct device_buf *out, uint64_t *out_step)
+{
+    pthread_mutex_lock(&e->mail.lock);
+    *out = e->mail.copied;
+    *out_step = e->mail.copied_step;
+    memset(&e->mail.copied, 0, sizeof e->mail.copied);
+    pthread_mutex_unlock(&e->mail.lock);
 }
 
 void engine_upgrade(struct engine *e, bool now)

@@ -19,7 +19,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "client/zeroclient.h"
+#include "tests/integration/sum.h"
 
 enum { MAX_LAYERS = 256, MAX_TENSORS = 1024 };
 
@@ -27,7 +27,7 @@ static struct settings {
     const char *layers, *config, *dump, *order, *inject;
     uint64_t steps, seed;
     int micro, skip_layer, skip_rank, more_rank;
-    bool fill_rank_0, no_model, quiet, decay_split;
+    bool fill_rank_0, no_model, quiet, decay_split, sums;
     double lr;
 } settings = { .layers = "a:3x5,7;b:1000",
                .steps = 5,
@@ -319,6 +319,18 @@ static void dump(const char *path)
     fclose(file);
 }
 
+/* Of the parameters after the last step. */
+static void print_sum(void)
+{
+    zero_status s = zero_success();
+    uint64_t sum = sum_params(client, &s);
+
+    if (zero_failed(s))
+        die("sum", s);
+    printf("{\"after\":%" PRIu64 ",\"sum\":\"%016" PRIx64 "\"}\n", zero_client_info(client)->step,
+           sum);
+}
+
 static void train(void)
 {
     struct zero_step_result result = { 0 };
@@ -335,6 +347,8 @@ static void train(void)
                    ",\"outcome\":%d,\"grad_norm\":\"%a\",\"scale\":%.17g,\"mean\":%.17g}\n",
                    step, result.updates, (int)result.outcome, result.grad_norm, result.loss_scale,
                    result.scalars[0]);
+        if (settings.sums)
+            print_sum();
         fflush(stdout);
     }
 }
@@ -388,6 +402,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case 'q':
         settings.quiet = true;
         return 0;
+    case 'S':
+        settings.sums = true;
+        return 0;
     case 'D':
         settings.decay_split = true;
         return 0;
@@ -414,6 +431,7 @@ int main(int argc, char **argv)
         { "fill-rank-0", '0', NULL, 0, "initial values from rank 0 only", 0 },
         { "no-model", 'N', NULL, 0, "attach to what is registered", 0 },
         { "quiet", 'q', NULL, 0, "no line a step", 0 },
+        { "sums", 'S', NULL, 0, "a line a step with a sum of the parameters after it", 0 },
         { "decay-split", 'D', NULL, 0, "1-D tensors: no decay, half the lr", 0 },
         { 0 },
     };

@@ -16,7 +16,8 @@ import struct
 
 from harness import *
 
-HELLO, WELCOME, CONFIG, TENSORS, END, REGISTERED, OBSERVE, DONE, MODEL_END, ERROR = range(1, 11)
+HELLO, WELCOME, CONFIG, TENSORS, END, REGISTERED, OPEN, OPENED, MODEL_END, ERROR, CLOSE, LIST, \
+    STEPS = range(1, 14)
 CODES = {}
 
 
@@ -241,7 +242,8 @@ def broken_frames(daemons):
     chance = random.Random(5)
     for _ in range(300):
         client = Client(daemons.runtime)
-        data = bytearray(frame(chance.choice([1, 3, 4, 5, 7]), chance.randbytes(chance.randrange(200))))
+        kind = chance.choice([1, 3, 4, 5, 7, 11, 12])
+        data = bytearray(frame(kind, chance.randbytes(chance.randrange(200))))
         client.send(bytes(data))
         client.close()
     daemons.alive("broken frames")
@@ -250,7 +252,7 @@ def broken_frames(daemons):
 def wrong_order(daemons):
     for name, data in {"register before hello": frame(END, field(1, 1) + field(2, 1)),
                        "tensors before hello": frame(TENSORS, field(2, "l")),
-                       "observe before hello": frame(OBSERVE, field(1, 1))}.items():
+                       "open before hello": frame(OPEN, field(1, 1))}.items():
         client = Client(daemons.runtime)
         client.send(data)
         got = client.receive()
@@ -364,6 +366,54 @@ def trainers_go_on(daemons):
     got = client.receive()
     client.close()
     check(got is not None and got[0] == TENSORS, f"the model comes back: {got and got[0]}")
+
+
+def versions_in_any_order():
+    daemons = Daemons(1)
+    trainer = daemons.trainer()
+    check(trainer.wait(60) == 0, f"a model is trained: {trainer.stdout.read()}")
+    latest = field(1, (1 << 64) - 1)
+
+    def observer():
+        client = Client(daemons.runtime).hello(1)
+        client.expect(WELCOME, "observer")
+        client.send(frame(LIST))
+        client.expect_error("INVALID_STATE", "registered", "a list before the model")
+        client.send(frame(END))
+        while client.receive()[0] != REGISTERED:
+            pass
+        return client
+
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "hello")
+    client.send(frame(OPEN, latest))
+    client.expect_error("INVALID_STATE", "observers", "a version for a trainer")
+    client.close()
+    client = observer()
+    client.send(frame(CLOSE))
+    client.expect_error("INVALID_STATE", "no version is open", "closed before opened")
+    client.send(frame(OPEN, field(1, 1 << 40)))
+    client.expect_error("NOT_FOUND", str(1 << 40), "a step that was not")
+    for _ in range(20):  # the first is answered when it is made, the others at once
+        client.send(frame(OPEN, latest))
+    kinds = [client.receive()[0] for _ in range(20)]
+    check(sorted(kinds) == [OPENED] + [ERROR] * 19, f"opened twenty times: {kinds}")
+    client.send(frame(LIST))
+    client.expect(STEPS, "list")
+    client.close()
+    for _ in range(60):  # asks and is gone
+        client = observer()
+        client.send(frame(OPEN, latest))
+        client.close()
+    client = observer()
+    client.send(frame(OPEN, latest))
+    again = client.expect(OPENED, "after those that left")
+    check(len(again[2]) == 1, f"fds of a version: {again[2]}")
+    for fd in again[2]:
+        os.close(fd)
+    client.close()
+    daemons.alive("versions in any order")
+    daemons.close()
 
 
 def attach_and_leave(daemons):
@@ -529,7 +579,7 @@ def main():
         part(daemons)
         print(f"{part.__name__}: done", flush=True)
     daemons.close()
-    for part in (refused_starts, disagreement, stopped_trainer, stopped_daemon):
+    for part in (versions_in_any_order, refused_starts, disagreement, stopped_trainer, stopped_daemon):
         part()
         print(f"{part.__name__}: done", flush=True)
     done()

@@ -65,6 +65,19 @@ def test_good():
     check("\033" not in out, "no colour outside a terminal")
 
 
+def test_versions():
+    code, out, _ = zeroctl("versions", "-d", home / "good", "--json")
+    got = json.loads(out)["ranks"]
+    check(code == 0 and len(got) == 2, f"versions: {code} {out}")
+    check(got[1] == {"rank": 1, "versions": [
+        {"step": 40, "bytes": 8192, "readers": 3, "age": 0.25},
+        {"step": 41, "bytes": 8192, "readers": 0, "age": 0}]}, f"versions of rank 1: {got[1]}")
+    code, out, _ = zeroctl("versions", "-d", home / "good")
+    check(code == 0 and out.split("\n")[1].split() ==
+          ["0", "40", "8192", "8.00", "KiB", "3", "250", "ms"], f"the table of versions: {out}")
+    check("2: 16.00 KiB of 32.00 KiB" in zeroctl("status", "-d", home / "good")[1], "in status")
+
+
 def test_bad():
     serve("bad", 0, 4)
     serve("bad", 1, 4, "differs")
@@ -86,6 +99,8 @@ def test_silent_and_gone():
     killed.wait()
     code, got = status("ill", "--deadline", "0.5")
     check(code == 1, f"silent and gone: exit {code}")
+    code, out, err = zeroctl("versions", "-d", home / "ill", "--json")
+    check(code == 1 and "error" in json.loads(out)["ranks"][2] and "rank 1: " in err, f"{code} {out}")
     check([r["state"] for r in got["ranks"]] == ["ready", "silent", "gone"],
           f"states {[r['state'] for r in got['ranks']]}")
     os.kill(stopped.pid, signal.SIGCONT)
@@ -156,6 +171,7 @@ def test_plan():
     check((per["param"], per["master"], per["moment1"], per["moment2"], per["grad"])
           == (234375000, 468750000, 468750000, 468750000, 468750000), f"7.5e9 on 64: {per}")
     check(per["total"] == sum(v for k, v in per.items() if k != "total"), "the total is the sum")
+    check(got["versions"] == {"each": 15000000000, "most": 2}, f"versions: {got['versions']}")
     check(zeroctl("plan", "--params", "7.5e9", "--world", "64", "--stage", "3", "--optimizer",
                   "adam", "--json")[1] == out, "7.5e9 is 7.5B")
     layers = home / "layers.json"
@@ -236,8 +252,8 @@ def test_shutdown():
 
 
 try:
-    for test in (test_good, test_bad, test_silent_and_gone, test_search, test_terminal, test_plan,
-                 test_codes, test_flood, test_shutdown):
+    for test in (test_good, test_versions, test_bad, test_silent_and_gone, test_search, test_terminal,
+                 test_plan, test_codes, test_flood, test_shutdown):
         test()
 finally:
     for process in servers:

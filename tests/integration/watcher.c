@@ -1,18 +1,34 @@
 /* SPDX-License-Identifier: MIT */
-/* watcher: an observer, for tests. Looks ROUNDS times at the parameters of the running training:
- * twice in each look, which must show the same bytes. With a second argument holds each look for so
- * many milliseconds. Prints one JSON object: {"looks":N,"steps":[first,last],"torn":N,"late":N}.
+/* watcher: an observer that a test leads by words on stdin, one a line, each answered by one JSON
+ * object on stdout:
+ *
+ *   open latest|STEP   zero_version_open
+ *   close              zero_version_close
+ *   sum                of the open version's parameters
+ *   list               zero_versions
+ *   write              tries every way to change the open version
+ *   loop N             N times open latest, sum, close; an object each time
+ *
+ * Ends with its stdin.
  */
+#include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <time.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
-#include "client/zeroclient.h"
+#include "tests/integration/sum.h"
 
 static zero_client *client;
 static struct zero_detail detail;
+
+static void answer(zero_status s)
+{
+    printf("{\"code\":\"%s\",\"text\":\"%s\",\"step\":%" PRIu64 "}\n", zero_code_name(s.code),
+           zero_failed(s) ? zero_error_text(client) : "", zero_client_info(client)->step);
+}
 
 static void must(zero_status s, const char *what)
 {
@@ -23,62 +39,108 @@ static void must(zero_status s, const char *what)
     exit(10);
 }
 
-/* The bytes of every layer, one after another, into `to`; how many. */
-static size_t copy_params(char *to)
+static void do_open(const char *step)
 {
-    const struct zero_client_info *info = zero_client_info(client);
-    size_t bytes = 0;
+    uint64_t which = strcmp(step, "latest") == 0 ? ZERO_LATEST : strtoull(step, NULL, 10);
 
-    for (uint32_t l = 0; l < info->layer_count; l++) {
-        uint64_t offset, count;
-        const void *weights;
-        must(zero_gather(client, l, &weights), "gather");
-        for (uint32_t t = 0; !zero_failed(zero_tensor_place(client, l, t, &offset, &count)); t++) {
-            size_t each = zero_dtype_bytes(info->param_dtype);
-            if (to != NULL)
-                memcpy(to + bytes, (const char *)weights + offset * each, count * each);
-            bytes += count * each;
-        }
-        must(zero_release(client, l), "release");
-    }
-    return bytes;
+    answer(zero_version_open(client, which, NULL));
 }
 
-int main(int argc, char **argv)
+static void do_sum(void)
+{
+    zero_status s = zero_success();
+    uint64_t sum = sum_params(client, &s);
+
+    printf("{\"code\":\"%s\",\"step\":%" PRIu64 ",\"sum\":\"%016" PRIx64 "\"}\n",
+           zero_code_name(s.code), zero_client_info(client)->step, sum);
+}
+
+static void do_loop(long rounds)
+{
+    for (long i = 0; i < rounds; i++) {
+        must(zero_version_open(client, ZERO_LATEST, NULL), "open");
+        do_sum();
+        must(zero_version_close(client), "close");
+    }
+}
+
+static void do_list(void)
+{
+    uint64_t steps[64];
+    size_t count = 0;
+
+    must(zero_versions(client, steps, 64, &count), "list");
+    printf("{\"steps\":[");
+    for (size_t i = 0; i < count; i++)
+        printf("%s%" PRIu64, i ? "," : "", steps[i]);
+    printf("]}\n");
+}
+
+/* Where the version is mapped, and the path that opens its memory again. */
+static void *find_version(char *path, size_t path_bytes)
+{
+    FILE *maps = fopen("/proc/self/maps", "re");
+    char line[512];
+    unsigned long begin = 0, end = 0;
+
+    while (maps != NULL && fgets(line, sizeof line, maps) != NULL)
+        if (strstr(line, "memfd:zero-version") != NULL &&
+            sscanf(line, "%lx-%lx", &begin, &end) == 2)
+            break;
+    if (maps != NULL)
+        fclose(maps);
+    snprintf(path, path_bytes, "/proc/self/map_files/%lx-%lx", begin, end);
+    return (void *)begin; /* NOLINT(performance-no-int-to-ptr): what the kernel says */
+}
+
+/* Each way's errno; 0 would be a hole in the seal. */
+static void do_write(void)
+{
+    char path[128];
+    void *base = find_version(path, sizeof path);
+    int protect = mprotect(base, 4096, PROT_READ | PROT_WRITE) == 0 ? 0 : errno;
+    int fd = open(path, O_RDWR | O_CLOEXEC), opened = fd >= 0 ? 0 : errno;
+    int written = opened, mapped = opened, punched = opened, cut = opened;
+
+    if (fd >= 0) {
+        written = pwrite(fd, "x", 1, 0) == 1 ? 0 : errno;
+        mapped = mmap(NULL, 4096, PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED ? 0 : errno;
+        punched =
+            fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, 4096) == 0 ? 0 : errno;
+        cut = ftruncate(fd, 0) == 0 ? 0 : errno;
+        close(fd);
+    }
+    printf("{\"base\":%d,\"mprotect\":%d,\"open\":%d,\"write\":%d,\"mmap\":%d,\"punch\":%d,"
+           "\"truncate\":%d}\n",
+           base != NULL, protect, opened, written, mapped, punched, cut);
+}
+
+int main(void)
 {
     const struct zero_attach_options options = { .role = ZERO_OBSERVER };
-    long rounds = argc > 1 ? atol(argv[1]) : 10, hold_ms = argc > 2 ? atol(argv[2]) : 0;
-    struct timespec hold = { hold_ms / 1000, hold_ms % 1000 * 1000000 };
-    uint64_t first = 0;
-    int torn = 0, late = 0;
+    char line[128], *argument;
 
     must(zero_attach(&options, &client, &detail), "attach");
     must(zero_register(client, NULL), "register");
-    size_t bytes = copy_params(NULL);
-    void *window;
-    if (zero_window(client, 0, &window).code != ZERO_PERMISSION)
-        return 11;
-    char *one = malloc(bytes + 1), *two = malloc(bytes + 1);
-    for (long i = 0; i < rounds; i++) {
-        must(zero_observe_begin(client), "begin");
-        if (i == 0)
-            first = zero_client_info(client)->step;
-        copy_params(one);
-        nanosleep(&hold, NULL);
-        copy_params(two);
-        int differs = memcmp(one, two, bytes) != 0;
-        zero_status s = zero_observe_end(client);
-        if (s.code == ZERO_DEADLINE)
-            late++;
-        else if (!zero_failed(s))
-            torn += differs;
-        else
-            must(s, "end");
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        line[strcspn(line, "\n")] = '\0';
+        argument = strchr(line, ' ');
+        if (argument != NULL)
+            *argument++ = '\0';
+        if (strcmp(line, "open") == 0)
+            do_open(argument ? argument : "latest");
+        else if (strcmp(line, "close") == 0)
+            answer(zero_version_close(client));
+        else if (strcmp(line, "sum") == 0)
+            do_sum();
+        else if (strcmp(line, "list") == 0)
+            do_list();
+        else if (strcmp(line, "write") == 0)
+            do_write();
+        else if (strcmp(line, "loop") == 0)
+            do_loop(argument ? atol(argument) : 1);
+        fflush(stdout);
     }
-    printf("{\"looks\":%ld,\"steps\":[%" PRIu64 ",%" PRIu64 "],\"torn\":%d,\"late\":%d}\n", rounds,
-           first, zero_client_info(client)->step, torn, late);
     zero_detach(client);
-    free(one);
-    free(two);
     return 0;
 }

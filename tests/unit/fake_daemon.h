@@ -46,6 +46,7 @@ struct fake {
     void (*model)(struct fake *fake); /* what it sends before REGISTERED */
     void (*serve)(struct fake *fake); /* what it does after REGISTERED, until it returns */
     int clients;                      /* how many it serves, one after another */
+    int served;                       /* for serve to count with */
 
     char folder[64], path[96];
     int listener, socket;

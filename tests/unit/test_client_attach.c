@@ -281,10 +281,10 @@ static void say_same_twice(struct fake *fake)
     say_layer(fake, 0, 1);
     end_model(fake);
 }
-static void say_done(struct fake *fake)
+static void say_version(struct fake *fake)
 {
-    Zero__V1__Done done = ZERO__V1__DONE__INIT;
-    fake_say(fake, ZERO_FRAME_DONE, &done);
+    Zero__V1__VersionOpened opened = ZERO__V1__VERSION_OPENED__INIT;
+    fake_say(fake, ZERO_FRAME_VERSION_OPENED, &opened);
 }
 
 static void model_of(struct fake *fake, void (*model)(struct fake *fake))
@@ -317,7 +317,7 @@ static void empty_model(struct fake *fake)
 }
 static void another_frame(struct fake *fake)
 {
-    model_of(fake, say_done);
+    model_of(fake, say_version);
 }
 
 static void dishonest_daemons(void)
@@ -476,41 +476,98 @@ static void shards_stand_side_by_side(void)
     fake_close(&fake);
 }
 
-static void observers_read_parameters_only(void)
+/* A version as a daemon hands it over, but for the seals; its contents are fp16. */
+static int version_memory(int seals)
+{
+    int fd = memfd_create("fake", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    const uint16_t halves[] = { 0x3c00, 0xc000, 0x0001 }; /* 1, -2, 2^-24 */
+
+    CHECK(fd >= 0 && ftruncate(fd, FLAT_BYTES) == 0);
+    CHECK(pwrite(fd, halves, sizeof halves, 2000) == sizeof halves);
+    CHECK(fcntl(fd, F_ADD_SEALS, seals) == 0);
+    return fd;
+}
+
+enum { WHOLE = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL };
+
+/* Answers every open with a version of step 9, in turn: without memory, unsealed, whole. */
+static void serve_versions(struct fake *fake)
+{
+    Zero__V1__VersionOpened opened = ZERO__V1__VERSION_OPENED__INIT;
+    Zero__V1__VersionSteps list = ZERO__V1__VERSION_STEPS__INIT;
+    uint64_t steps[] = { 4, 9 };
+    enum zero_frame_type type;
+    int n = fake->served++;
+
+    opened.step = 9;
+    list.steps = steps;
+    list.n_steps = 2;
+    while (fake_hear(fake, &type)) {
+        int fd = type == ZERO_FRAME_VERSION_OPEN && n > 0
+                     ? version_memory(n > 1 ? WHOLE | F_SEAL_WRITE : WHOLE)
+                     : -1;
+        const struct zero_frame_fds fds = { &fd, fd >= 0 };
+        if (type == ZERO_FRAME_VERSION_LIST)
+            (void)zero_frame_send(fake->socket, ZERO_FRAME_VERSION_STEPS, &list, NULL, 10000);
+        else
+            (void)zero_frame_send(fake->socket, ZERO_FRAME_VERSION_OPENED, &opened, &fds, 10000);
+        if (fd >= 0)
+            close(fd);
+    }
+}
+
+static void check_version(zero_client *client)
+{
+    const struct zero_span span = { 0, 0, 1000, 3 };
+    const float wanted[] = { 1, -2, 0x1p-24f };
+    const void *weights = NULL;
+    uint64_t step = 0, steps[1] = { 0 };
+    size_t count = 0;
+    float got[3] = { 0 };
+
+    CHECK(!zero_failed(zero_version_open(client, ZERO_LATEST, &step)) && step == 9);
+    CHECK(zero_client_info(client)->step == 9);
+    CHECK(zero_version_open(client, ZERO_LATEST, NULL).code == ZERO_INVALID_STATE);
+    CHECK(!zero_failed(zero_read(client, ZERO_PARAM, &span, got)));
+    CHECK(same(got, wanted, sizeof got));
+    CHECK(!zero_failed(zero_versions(client, steps, 1, &count)) && count == 2 && steps[0] == 4);
+    CHECK(!zero_failed(zero_gather(client, 1, &weights)));
+    CHECK(mprotect((void *)((uintptr_t)weights & ~UINT64_C(4095)), 4096, PROT_READ | PROT_WRITE) !=
+          0);
+    CHECK(!zero_failed(zero_release(client, 1)));
+    CHECK(!zero_failed(zero_version_close(client)));
+    CHECK(zero_gather(client, 1, &weights).code == ZERO_INVALID_STATE);
+    CHECK(zero_version_close(client).code == ZERO_INVALID_STATE);
+}
+
+static void observers_read_versions_only(void)
 {
     struct fake fake;
     zero_client *client = NULL;
     float got[3] = { 0 };
     const struct zero_span span = { 0, 0, 1000, 3 };
-    uint16_t *halves;
     void *window = NULL;
 
     fake_init(&fake);
     fake.registered.param_dtype = ZERO_FP16;
-    replace(&fake, 4,
-            fake_memory(FLAT_BYTES)); /* two bytes an element and 2048 to a unit: enough */
-    halves = fake_map(fake.fds[4], FLAT_BYTES);
-    halves[1000] = 0x3c00;      /* 1 */
-    halves[1001] = 0xc000;      /* -2 */
-    halves[1002] = 0x0001;      /* 2^-24 */
-    for (int i = 0; i < 4; i++) /* an observer gets the arena alone */
-        close(fake.fds[i]);
-    fake.fds[0] = fake.fds[4];
-    fake.fds[1] = fake.fds[2] = fake.fds[3] = fake.fds[4] = 0;
-    fake.fd_count = 1;
+    fake.registered.layers = LAYERS;
+    fake.fd_count = 0; /* an observer gets no memory when it registers */
+    fake.serve = serve_versions;
+    fake.clients = 3;
     fake_start(&fake);
     CHECK(!zero_failed(fake_attach(&fake, ZERO_OBSERVER, &client, NULL)));
+    CHECK(zero_version_open(client, ZERO_LATEST, NULL).code == ZERO_INVALID_STATE);
     CHECK(!zero_failed(fake_register(client)));
-    CHECK(!zero_failed(zero_read(client, ZERO_PARAM, &span, got)));
-    const float wanted[] = { 1, -2, 0x1p-24f };
-    CHECK(same(got, wanted, sizeof got));
+    CHECK(zero_read(client, ZERO_PARAM, &span, got).code == ZERO_INVALID_STATE);
     CHECK(zero_read(client, ZERO_MASTER, &span, got).code == ZERO_UNSUPPORTED);
     CHECK(zero_window(client, 0, &window).code == ZERO_PERMISSION);
     CHECK(zero_fill(client, &span, got).code == ZERO_PERMISSION);
     CHECK(zero_fill_end(client).code == ZERO_INVALID_STATE);
+    for (int n = 0; n < 2; n++) /* what is no version ends the session: the next call renews it */
+        CHECK(zero_version_open(client, ZERO_LATEST, NULL).code == ZERO_PROTOCOL);
+    check_version(client);
     zero_detach(client);
     fake_join(&fake);
-    munmap(halves, FLAT_BYTES);
     fake_close(&fake);
 }
 
@@ -568,7 +625,7 @@ int main(void)
     models_are_checked_before_they_are_sent();
     parameters_are_read_only_and_not_for_children();
     shards_stand_side_by_side();
-    observers_read_parameters_only();
+    observers_read_versions_only();
     a_thousand_sessions_leave_nothing();
     return check_done();
 }

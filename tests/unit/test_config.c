@@ -113,7 +113,8 @@ static void check_defaults(void)
     CHECK(c.optimizer == ZERO_ADAMW && c.lr == 1e-3 && c.beta1 == 0.9 && c.beta2 == 0.999);
     CHECK(c.eps == 1e-8 && c.weight_decay == 0.01 && !c.amsgrad);
     CHECK(c.gradient_clipping == 1.0 && !c.loss_scale_dynamic && c.loss_scale_initial == 1);
-    CHECK(c.deadline_ms == 300000 && c.observer_hold_ms == 1000 && c.max_skipped_steps == 0);
+    CHECK(c.deadline_ms == 300000 && c.max_skipped_steps == 0);
+    CHECK(c.versions_keep == 2 && c.versions_max_bytes == 0 && c.versions_every == 0);
 
     c = accept("{" PLAIN ",\"fp16\":{\"enabled\":true}}");
     CHECK(c.param_dtype == ZERO_FP16 && c.grad_dtype == ZERO_FP16);
@@ -198,7 +199,7 @@ static void check_usual(void)
     CHECK(c.train_batch == 64 && c.stage == 3 && c.param_dtype == ZERO_BF16);
     CHECK(c.grad_dtype == ZERO_FP32 && c.optimizer == ZERO_ADAMW && c.weight_decay == 0.1);
     CHECK(c.reduce_bucket_elements == 500000000 && c.deadline_ms == 60000);
-    CHECK(c.observer_hold_ms == 500 && c.max_skipped_steps == 20);
+    CHECK(c.versions_keep == 4 && c.versions_every == 500 && c.max_skipped_steps == 20);
 
     text = read_file("sgd.json");
     c = accept(text);

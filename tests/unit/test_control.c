@@ -78,6 +78,9 @@ static void on_status(void *context, Zero__V1__StatusReply *reply)
     reply->version = text("0.0.0");
     reply->kernels = text("scalar");
     reply->waiting_for = text("");
+    reply->versions = 2;
+    reply->version_bytes = 16384;
+    reply->versions_planned = 32768;
 }
 
 static void on_model(void *context, Zero__V1__ModelReply *reply)
@@ -85,6 +88,22 @@ static void on_model(void *context, Zero__V1__ModelReply *reply)
     (void)context;
     reply->layout = text("layer a\n  tensor a.w [2,3]\n");
     reply->config = text("zero_optimization.stage = 3\n");
+}
+
+static void on_versions(void *context, Zero__V1__VersionsReply *reply)
+{
+    static Zero__V1__Version one = ZERO__V1__VERSION__INIT, two = ZERO__V1__VERSION__INIT,
+                             *versions[] = { &one, &two };
+    const struct server *server = context;
+
+    one.step = 40;
+    one.bytes = two.bytes = 8192;
+    one.readers = 3;
+    one.age = 0.25;
+    two.step = 41;
+    reply->rank = server->rank;
+    reply->n_versions = 2;
+    reply->versions = versions;
 }
 
 static void on_closed(void *context)
@@ -134,7 +153,8 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static zero_status server_open(struct server *server, const char *path)
 {
-    const struct control_source source = { server, on_status, on_model, on_upgrade, on_shutdown };
+    const struct control_source source = { server,      on_status,  on_model,
+                                           on_versions, on_upgrade, on_shutdown };
 
     uv_loop_init(&server->loop);
     uv_async_init(&server->loop, &server->stop, on_stop);

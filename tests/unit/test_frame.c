@@ -164,7 +164,7 @@ static void headers_are_checked(void)
         CHECK(zero_frame_decode(bytes, sizeof bytes, &frame, &detail).code == ZERO_PROTOCOL);
     }
     for (unsigned type = 0; type < 70000; type++)
-        CHECK((zero_frame_descriptor(type) != NULL) == (type >= 1 && type <= 10));
+        CHECK((zero_frame_descriptor(type) != NULL) == (type >= 1 && type <= 13));
     struct bytes nothing = begin(2);
     accepts(&nothing); /* all fields have their defaults */
 }
@@ -343,15 +343,15 @@ static void fds_arrive(int pair[2])
     struct zero_frame frame;
     struct zero_detail detail;
     struct stat sent, got;
-    Zero__V1__Done done = ZERO__V1__DONE__INIT;
+    Zero__V1__VersionOpened opened = ZERO__V1__VERSION_OPENED__INIT;
     int before = open_fds();
 
     CHECK(pipe2(pipe_fds, O_CLOEXEC) == 0);
     const int three[] = { pipe_fds[0], pipe_fds[1], pipe_fds[0] };
     const struct zero_frame_fds fds = { three, 3 };
-    CHECK(!zero_failed(zero_frame_send(pair[0], ZERO_FRAME_DONE, &done, &fds, 0)));
+    CHECK(!zero_failed(zero_frame_send(pair[0], ZERO_FRAME_VERSION_OPENED, &opened, &fds, 0)));
     CHECK(!zero_failed(zero_frame_receive(pair[1], 3, 1000, &frame, &detail)));
-    CHECK(frame.type == ZERO_FRAME_DONE && frame.fd_count == 3);
+    CHECK(frame.type == ZERO_FRAME_VERSION_OPENED && frame.fd_count == 3);
     for (size_t i = 0; i < 3; i++) {
         CHECK((fcntl(frame.fds[i], F_GETFD) & FD_CLOEXEC) != 0);
         CHECK(fstat(three[i], &sent) == 0 && fstat(frame.fds[i], &got) == 0 &&
@@ -403,7 +403,7 @@ static void too_much_is_not_sent(int pair[2])
     int many[ZERO_FRAME_MAX_FDS + 1];
     const struct zero_frame_fds fds = { many, ZERO_FRAME_MAX_FDS + 1 };
     Zero__V1__RegisterConfig config = ZERO__V1__REGISTER_CONFIG__INIT;
-    Zero__V1__Done done = ZERO__V1__DONE__INIT;
+    Zero__V1__VersionOpened opened = ZERO__V1__VERSION_OPENED__INIT;
 
     for (size_t i = 0; i < ZERO_FRAME_MAX_FDS + 1; i++)
         many[i] = pair[0];
@@ -411,14 +411,15 @@ static void too_much_is_not_sent(int pair[2])
     config.json.len = ZERO_FRAME_MAX - 8 - 3; /* its tag and length take 4 */
     CHECK(zero_frame_send(pair[0], ZERO_FRAME_REGISTER_CONFIG, &config, NULL, 0).code ==
           ZERO_TOO_LARGE);
-    CHECK(zero_frame_send(pair[0], ZERO_FRAME_DONE, &done, &fds, 0).code == ZERO_TOO_LARGE);
+    CHECK(zero_frame_send(pair[0], ZERO_FRAME_VERSION_OPENED, &opened, &fds, 0).code ==
+          ZERO_TOO_LARGE);
 }
 
 static void a_socket_ends_or_is_full(int pair[2])
 {
     struct zero_frame frame;
     struct zero_detail detail = { "" };
-    Zero__V1__Done done = ZERO__V1__DONE__INIT;
+    Zero__V1__VersionOpened opened = ZERO__V1__VERSION_OPENED__INIT;
     unsigned char large[ZERO_FRAME_MAX + 2] = { 'Z', 'R' };
     zero_status s;
 
@@ -428,12 +429,14 @@ static void a_socket_ends_or_is_full(int pair[2])
     CHECK(send(pair[0], large, sizeof large, 0) == sizeof large);
     CHECK(zero_frame_receive(pair[1], 0, 1000, &frame, &detail).code == ZERO_PROTOCOL);
     do
-        s = zero_frame_send(pair[0], ZERO_FRAME_DONE, &done, NULL, 0);
+        s = zero_frame_send(pair[0], ZERO_FRAME_VERSION_OPENED, &opened, NULL, 0);
     while (!zero_failed(s));
     CHECK(s.code == ZERO_DEADLINE); /* nobody reads */
-    CHECK(zero_frame_send(pair[0], ZERO_FRAME_DONE, &done, NULL, 10).code == ZERO_DEADLINE);
+    CHECK(zero_frame_send(pair[0], ZERO_FRAME_VERSION_OPENED, &opened, NULL, 10).code ==
+          ZERO_DEADLINE);
     close(pair[1]);
-    CHECK(zero_frame_send(pair[0], ZERO_FRAME_DONE, &done, NULL, 10).code == ZERO_DAEMON_LOST);
+    CHECK(zero_frame_send(pair[0], ZERO_FRAME_VERSION_OPENED, &opened, NULL, 10).code ==
+          ZERO_DAEMON_LOST);
     CHECK(zero_frame_receive(pair[0], 0, 1000, &frame, &detail).code == ZERO_DAEMON_LOST);
     close(pair[0]);
 }

@@ -203,6 +203,23 @@ static void check_counts(void)
     CHECK_CONTAINS(detail.text, "9223372036854775807 elements");
 }
 
+static void check_versions(void)
+{
+    struct zero_config config = config_of(3, 3, ZERO_BF16);
+
+    config.versions_keep = 3;
+    struct zero_versions_plan plan = zero_plan_versions(100, &config);
+    CHECK(plan.each == 200 && plan.count == 3 && plan.total == 600);
+    config.versions_max_bytes = 599;
+    plan = zero_plan_versions(100, &config);
+    CHECK(plan.count == 2 && plan.total == 400);
+    config.versions_max_bytes = 199;
+    CHECK(zero_plan_versions(100, &config).count == 0);
+    config.versions_max_bytes = 0;
+    plan = zero_plan_versions(UINT64_MAX, &config);
+    CHECK(plan.each == UINT64_MAX && plan.total == UINT64_MAX);
+}
+
 int main(void)
 {
     check_arenas();
@@ -211,5 +228,6 @@ int main(void)
     check_traffic();
     check_paper();
     check_counts();
+    check_versions();
     return check_done();
 }
