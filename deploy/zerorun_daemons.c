@@ -125,6 +125,8 @@ bool daemons_replace(struct daemons *daemons, struct child *daemon, const char *
     if (daemons->restarts >= options->max_daemon_restarts)
         return false;
     daemons->restarts++;
+    daemon->restarts++;
+    daemon->ready = false;
     restart_plan(daemon, options->restart_delay_s * 1000);
     output_say(daemons->output, "zerod %u %s: restart %u of %u in %.1f s", daemon->rank, how,
                daemons->restarts, options->max_daemon_restarts, daemon->delay_ms / 1000.0);

@@ -77,18 +77,25 @@ static void begin_running(struct group *group)
         stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
-/* Daemons that are started anew are watched as the first ones are. */
+/* Successors are watched as the first ones are. */
 static void watch_daemons(struct group *group)
 {
     if (daemons_late(&group->daemons))
         stop(group, EXIT_NOT_READY, SIGTERM);
+    else if (!daemons_start_due(&group->daemons))
+        stop(group, EXIT_SYSTEM, SIGTERM);
     else if (group->phase == STARTING && daemons_ready(&group->daemons))
         begin_running(group);
-    else if (group->phase == RUNNING && !daemons_start_due(&group->daemons))
-        stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
 /* ---- ends of children -------------------------------------------------------------------- */
+
+static void daemon_failed(struct group *group, const struct child *daemon, const char *how)
+{
+    output_say(&group->output, "zerod %u %s before it was ready", daemon->rank, how);
+    child_say_last_lines(daemon, &group->output);
+    stop(group, EXIT_NOT_READY, SIGTERM);
+}
 
 static void daemon_shut_down(struct group *group, const struct child *daemon)
 {
@@ -134,28 +141,18 @@ static void daemon_ended(struct group *group, struct child *daemon, int status)
     char how[96];
 
     child_describe(status, how, sizeof how);
-    switch (group->phase) {
-    case STARTING:
-        output_say(&group->output, "zerod %u %s before it was ready", daemon->rank, how);
-        child_say_last_lines(daemon, &group->output);
-        stop(group, EXIT_NOT_READY, SIGTERM);
-        break;
-    case RUNNING:
-    case SETTLING:
-        if (daemon->succeeded)
-            daemon_shut_down(group, daemon);
-        else
-            daemon_died(group, daemon, status, how);
-        break;
-    case STOPPING_TRAINERS:
-    case STOPPING_DAEMONS:
-    case OVER:
+    if (group->phase >= STOPPING_TRAINERS) {
         if (daemon->succeeded || group->killed)
-            break;
+            return;
         output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
         if (group->stop_signal == 0 && group->code < EXIT_DAEMON_DIED)
             group->code = EXIT_DAEMON_DIED;
-        break;
+    } else if (group->phase == STARTING && !daemon->ready && daemon->restarts == 0) {
+        daemon_failed(group, daemon, how);
+    } else if (daemon->succeeded) {
+        daemon_shut_down(group, daemon);
+    } else {
+        daemon_died(group, daemon, status, how);
     }
 }
 

@@ -194,7 +194,7 @@ static void obey(struct holder *holder, struct message *message, const struct ta
 {
     const char *name = tags->name != NULL ? tags->name : "stored";
 
-    if (message->lost)
+    if (message->lost && tags->store) /* a barrier has done its work without its fd */
         output_say(output,
                    "zerod %u: an fd that came with FDNAME=%s was lost: raise the limit of open "
                    "files (ulimit -n)",
