@@ -44,9 +44,6 @@ static bool format_number(const struct zero_config *c, enum config_name name, ch
         { CONFIG_reduce_bucket, (double)c->reduce_bucket_elements },
         { CONFIG_wait_timeout, c->deadline_ms / 1000.0 },
         { CONFIG_max_skipped, c->max_skipped_steps },
-        { CONFIG_checkpoint_steps, (double)c->checkpoint_steps },
-        { CONFIG_checkpoint_minutes, c->checkpoint_minutes },
-        { CONFIG_checkpoint_keep, c->checkpoint_keep },
         { CONFIG_versions_keep, c->versions_keep },
         { CONFIG_versions_max_bytes, (double)c->versions_max_bytes },
         { CONFIG_versions_every, c->versions_every },
@@ -83,8 +80,6 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
             return snprintf(to, VALUE_BYTES, "%s", flags[i].value ? "true" : "false") > 0;
     if (name == CONFIG_optimizer)
         return snprintf(to, VALUE_BYTES, "%s", optimizers[c->optimizer]) > 0;
-    if (name == CONFIG_checkpoint_dir)
-        return snprintf(to, VALUE_BYTES, "\"%s\"", c->checkpoint_dir) > 0;
     if (name == CONFIG_betas)
         return snprintf(to, VALUE_BYTES, "[%s, %s]", shortest(c->beta1, one),
                         shortest(c->beta2, other)) > 0;

@@ -18,9 +18,14 @@ static zero_status join_texts(struct shard *shard)
     char *layout = zero_layout_text(shard->layout);
     char *config = zero_config_text(&shard->config);
 
-    if (layout == NULL || config == NULL || asprintf(&shard->text, "%s%s", layout, config) < 0) {
+    int bytes = -1;
+    if (layout != NULL && config != NULL)
+        bytes = asprintf(&shard->text, "%s%s", layout, config);
+    if (bytes < 0) {
         shard->text = NULL;
         s = FAIL(NO_MEMORY, "describe model", "%u tensors", shard->layout->tensor_count);
+    } else {
+        shard->hash = XXH3_64bits(shard->text, (size_t)bytes);
     }
     free(layout);
     free(config);
@@ -88,7 +93,6 @@ zero_status shard_create(struct device *device, const struct shard_spec *spec, s
         goto out;
     }
     TRY(s, join_texts(shard));
-    shard->hash = XXH3_64bits(shard->text, strlen(shard->text));
     TRY(s, spec->kept != NULL ? adopt_all(shard, spec) : allocate(shard));
     *out = shard;
     shard = NULL;
