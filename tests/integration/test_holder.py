@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 """A daemon that dies is replaced by one that has its memory, until the group ends and all of it is free.
 

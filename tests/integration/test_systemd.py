@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 # Label: long
 """The installed unit files keep a model over daemons' deaths and restarts, under a real systemd.

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 # SPDX-License-Identifier: MIT
 """However a run of zerorun ends, its exit code says why and no process, socket or file stays.
 
