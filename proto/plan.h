@@ -45,7 +45,7 @@ struct zero_plan {
 
 enum {
     ZERO_STAGING_BYTES = 1 << 20,
-    ZERO_JOURNAL_BYTES = 3 * 4096 + 2 * 65536 + 4 * 65536, /* head, records, blobs, undo slot */
+    ZERO_JOURNAL_BYTES = 3 * 4096 + 2 * 65536 + 4 * 2048, /* head, records, blobs, undo slot */
 };
 
 /* For a model with a layout: exact. */

@@ -30,7 +30,11 @@
 #include "proto/ring.h"
 #include "proto/status.h"
 
-enum { JOURNAL_VERSION = 1, JOURNAL_STATES = 4, JOURNAL_CHUNK = 16384 /* elements */ };
+enum {
+    JOURNAL_VERSION = 1,
+    JOURNAL_STATES = 4,
+    JOURNAL_CHUNK = 512 /* elements: what the kernel has asked ahead for */
+};
 
 struct journal_head {
     uint64_t magic, version;

@@ -11,7 +11,7 @@
 #include <time.h>
 
 /* In L2: 18 bytes a parameter stay there. Sums go block by block, as in a step. */
-enum { CACHED = 32 << 10, ARRAYS = 5, REPEATS = 5, SUM_BLOCK = 8192 };
+enum { CACHED = 32 << 10, ARRAYS = 5, REPEATS = 5, SUM_BLOCK = 8192, UNDO_CHUNK = 512 };
 
 struct bench {
     float *array[ARRAYS]; /* p, m, v, g, and the 16-bit copy */
@@ -278,6 +278,48 @@ static void adam_in_memory(struct bench *b, const struct kernel_set *set)
     }
 }
 
+/* The update in the chunks of the journal; with the old p, m and v of each copied to one slot that
+ * stays in cache before it is changed, or without. */
+static double chunks_ns(const struct bench *b, const struct kernel_set *set, float *slot)
+{
+    const double start = now_ns();
+
+    for (size_t at = 0; at < b->count; at += UNDO_CHUNK) {
+        const size_t count = b->count - at < UNDO_CHUNK ? b->count - at : UNDO_CHUNK;
+        const struct adam_op op = { .p = b->array[0] + at,
+                                    .m = b->array[1] + at,
+                                    .v = b->array[2] + at,
+                                    .g = b->array[3] + at,
+                                    .narrow = (char *)b->array[4] + at * 2,
+                                    .narrow_dtype = KERNEL_BF16,
+                                    .count = count,
+                                    .factor = 1,
+                                    .k = adam_constants(1e-3, 0.9, 0.999, 1e-8, 0.01, true, 1000) };
+        for (size_t i = 0; slot != NULL && i < 3; i++)
+            memcpy(slot + i * UNDO_CHUNK, b->array[i] + at, count * sizeof *slot);
+        set->adam(&op);
+    }
+    return (now_ns() - start) / (double)b->count;
+}
+
+static void undo_cost(struct bench *b, const struct kernel_set *set)
+{
+    static float slot[3 * UNDO_CHUNK];
+    double with = 1e300, without = 1e300;
+
+    fill(b, b->count, NORMAL);
+    for (int repeat = 0; repeat < REPEATS; repeat++) {
+        with = lesser(with, chunks_ns(b, set, slot));
+        without = lesser(without, chunks_ns(b, set, NULL));
+    }
+    report(b, &(struct figure){ .name = "adam bf16",
+                                .set = set->name,
+                                .config = "memory, undo journal / without",
+                                .value = with,
+                                .floor = without,
+                                .goal = set == &kernels_scalar ? 0 : 1.05 });
+}
+
 static void sums(struct bench *b, const struct kernel_set *set)
 {
     static const char *const ways[] = { "two steps", "one pass", "one pass, cached" };
@@ -326,6 +368,7 @@ static void run(struct bench *b)
             continue;
         adam_cached(b, set);
         adam_in_memory(b, set);
+        undo_cost(b, set);
         sums(b, set);
     }
 }

@@ -71,7 +71,7 @@ static void check_arenas(void)
         CHECK(plan.bytes[ZERO_ARENA_window] == rows[i].window);
         CHECK(plan.bytes[ZERO_ARENA_board] == 8192); /* 4096 + 2 x 64 + some norms */
         CHECK(plan.bytes[ZERO_ARENA_staging] == 1048576);
-        CHECK(plan.total == rows[i].param + 4 * rows[i].four + rows[i].window + UINT64_C(1462272));
+        CHECK(plan.total == rows[i].param + 4 * rows[i].four + rows[i].window + UINT64_C(1208320));
         zero_layout_destroy(layout);
     }
 }
