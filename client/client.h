@@ -52,9 +52,9 @@ struct zero_client {
     struct waiting {
         enum zero_ring_call call;
         uint32_t layer, generation, session;
-        uint64_t offset, count; /* of a read */
-    } waiting[ZERO_RING_SLOTS]; /* what each begun call was about; the claimer's */
-    uint64_t read_places;       /* of begun reads in staging, a bit each */
+        uint64_t offset, count, tensor, first; /* of a read: arg[3], [2], [0], [1] of its call */
+    } waiting[ZERO_RING_SLOTS];                /* what each begun call was about; the claimer's */
+    uint64_t read_places;                      /* of begun reads in staging, a bit each */
 };
 
 /* Longer deadlines are cut to this, a day: they still fit in an int when something is added. */

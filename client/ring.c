@@ -155,9 +155,14 @@ static uint32_t claim_slot(zero_client *client, const struct call *call)
         if ((state & STATE_BITS) != ZERO_SLOT_FREE ||
             !atomic_compare_exchange_strong(&slot->state, &state, claimed))
             continue;
-        client->waiting[i] = (struct waiting){ call->call,   call->layer,
-                                               claimed >> 2, atomic_load(&client->session),
-                                               call->arg[3], call->arg[2] };
+        client->waiting[i] = (struct waiting){ .call = call->call,
+                                               .layer = call->layer,
+                                               .generation = claimed >> 2,
+                                               .session = atomic_load(&client->session),
+                                               .offset = call->arg[3],
+                                               .count = call->arg[2],
+                                               .tensor = call->arg[0],
+                                               .first = call->arg[1] };
         return i;
     }
     return ZERO_RING_SLOTS;

@@ -120,6 +120,18 @@ zero_status zero_read_begin(zero_client *client, enum zero_state state,
     return s;
 }
 
+static zero_status read_again(zero_client *client, const struct waiting *about)
+{
+    const struct call call = { .call = ZERO_CALL_READ,
+                               .layer = about->layer,
+                               .arg = { about->tensor, about->first, about->count,
+                                        about->offset } };
+    zero_op op;
+    zero_status s = ring_begin(client, &call, &op);
+
+    return zero_failed(s) ? s : ring_wait(client, op, ZERO_CALL_READ, NULL);
+}
+
 zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t count)
 {
     struct waiting about = { 0 };
@@ -130,6 +142,8 @@ zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t 
     if (op.slot < ZERO_RING_SLOTS && client->waiting[op.slot].generation == op.generation)
         about = client->waiting[op.slot];
     s = ring_wait(client, op, ZERO_CALL_READ, NULL);
+    while (s.code == ZERO_STEP_ABORTED && about.call == ZERO_CALL_READ) /* the daemon died: again */
+        s = read_again(client, &about);
     if (s.code != ZERO_DAEMON_SILENT && about.call == ZERO_CALL_READ &&
         about.offset >= place_offset(0))
         client->read_places &=
