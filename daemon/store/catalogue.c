@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/store/catalogue.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "daemon/store/error.h"
+#include "daemon/store/store.h"
+
+/* ---- listing ---- */
+
+static void describe_step(const char *path, struct store_entry *entry)
+{
+    struct zero_detail why = { "" };
+    struct store *store = NULL;
+    zero_status s = store_open(path, &store, &why);
+
+    if (zero_failed(s)) {
+        entry->why = strdup(why.text);
+        return;
+    }
+    const struct store_facts *facts = store_facts(store);
+    entry->time = facts->time;
+    entry->bytes = facts->bytes;
+    entry->world = facts->info.layout->world;
+    entry->complete = facts->info.step == entry->step;
+    if (!entry->complete)
+        entry->why = strdup("its manifest is of another step: the folder was renamed");
+    store_close(store);
+}
+
+/* Who writes a folder holds a lock on it. */
+static bool is_busy(int dir, const char *name)
+{
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+
+    if (fd >= 0)
+        close(fd);
+    return busy;
+}
+
+static zero_status describe(const char *dir, int fd, struct store_entry *entry,
+                            struct zero_detail *detail)
+{
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/%s", dir, entry->name) >= PATH_MAX)
+        return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
+    if (entry->kind == STORE_STEP) {
+        describe_step(path, entry);
+    } else {
+        entry->busy = is_busy(fd, entry->name);
+        entry->why = strdup(entry->busy                     ? "it is being written"
+                            : entry->kind == STORE_REMOVING ? "its removal was cut short"
+                                                            : "its save ended early");
+    }
+    if (!entry->complete && entry->why == NULL)
+        return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a list of %s", dir);
+    return zero_success();
+}
+
+static zero_status add_entry(struct store_list *list, const char *name, struct zero_detail *detail)
+{
+    uint64_t step = 0;
+    enum store_folder_kind kind = store_folder_parse(name, &step);
+
+    if (kind == STORE_FOREIGN)
+        return zero_success();
+    if (list->count == list->room) {
+        size_t room = list->room == 0 ? 16 : list->room * 2;
+        struct store_entry *more = reallocarray(list->entries, room, sizeof *more);
+        if (more == NULL)
+            return store_refuse(detail, ZERO_NO_MEMORY, "no memory for %zu entries", room);
+        list->entries = more;
+        list->room = room;
+    }
+    struct store_entry *entry = &list->entries[list->count];
+    *entry = (struct store_entry){ .name = strdup(name), .kind = kind, .step = step };
+    if (entry->name == NULL)
+        return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a name");
+    list->count++;
+    return zero_success();
+}
+
+static int compare(const void *a, const void *b)
+{
+    const struct store_entry *x = a, *y = b;
+
+    if (x->step != y->step)
+        return x->step < y->step ? -1 : 1;
+    return x->kind != y->kind ? (int)x->kind - (int)y->kind : strcmp(x->name, y->name);
+}
+
+static zero_status read_dir(const char *dir, DIR *folder, struct store_list *list,
+                            struct zero_detail *detail)
+{
+    struct dirent *entry;
+    zero_status s = zero_success();
+
+    while (errno = 0, !zero_failed(s) && (entry = readdir(folder)) != NULL)
+        s = add_entry(list, entry->d_name, detail);
+    if (!zero_failed(s) && errno != 0)
+        s = store_refuse_errno(detail, "%s cannot be read", dir);
+    for (size_t i = 0; i < list->count && !zero_failed(s); i++)
+        s = describe(dir, dirfd(folder), &list->entries[i], detail);
+    if (list->count > 0)
+        qsort(list->entries, list->count, sizeof *list->entries, compare);
+    return s;
+}
+
+zero_status store_list(const char *dir, struct store_list *out, struct zero_detail *out_detail)
+{
+    struct store_list list = { .count = 0 };
+    DIR *folder = opendir(dir);
+
+    if (folder == NULL)
+        return store_refuse_errno(out_detail, "%s cannot be opened", dir);
+    zero_status s = read_dir(dir, folder, &list, out_detail);
+    closedir(folder);
+    if (zero_failed(s))
+        store_list_deinit(&list);
+    else
+        *out = list;
+    return s;
+}
+
+void store_list_deinit(struct store_list *list)
+{
+    for (size_t i = 0; i < list->count; i++) {
+        free(list->entries[i].name);
+        free(list->entries[i].why);
+    }
+    free(list->entries);
+    *list = (struct store_list){ .count = 0 };
+}
+
+/* ---- newest, prune ---- */
+
+zero_status store_newest(const char *dir, char **out_path, struct zero_detail *out_detail)
+{
+    struct store_list list = { .count = 0 };
+    const struct store_entry *newest = NULL;
+    zero_status s = store_list(dir, &list, out_detail);
+
+    if (zero_failed(s))
+        return s;
+    for (size_t i = 0; i < list.count; i++)
+        if (list.entries[i].complete)
+            newest = &list.entries[i];
+    if (newest == NULL)
+        s = store_refuse(out_detail, ZERO_NOT_FOUND,
+                         "%.200s has no complete checkpoint (zeroctl checkpoint list says why)",
+                         dir);
+    else if (asprintf(out_path, "%s/%s", dir, newest->name) < 0)
+        s = store_refuse(out_detail, ZERO_NO_MEMORY, "no memory for a path");
+    store_list_deinit(&list);
+    return s;
+}
+
+bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)
+{
+    const struct store_entry *e = &list->entries[entry];
+    size_t newer = 0;
+
+    if (e->kind != STORE_STEP)
+        return !e->busy;
+    for (size_t i = entry + 1; i < list->count; i++)
+        newer += list->entries[i].complete;
+    return e->complete && newer >= keep;
+}
+
+static zero_status remove_entry(int dir, const struct store_entry *entry,
+                                struct zero_detail *detail)
+{
+    char id[17], hidden[64];
+
+    if (entry->kind != STORE_STEP)
+        return store_folder_remove(dir, entry->name, detail);
+    zero_status s = store_random_id(id, detail);
+    if (zero_failed(s))
+        return s;
+    snprintf(hidden, sizeof hidden, "step-%" PRIu64 ".removing-%s", entry->step, id);
+    if (renameat(dir, entry->name, dir, hidden) != 0)
+        return store_refuse_errno(detail, "%s cannot be renamed", entry->name);
+    s = store_sync(dir, "the folder of the checkpoints", detail);
+    return zero_failed(s) ? s : store_folder_remove(dir, hidden, detail);
+}
+
+zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
+                        struct zero_detail *out_detail)
+{
+    struct store_list list = { .count = 0 };
+
+    *out_removed = 0;
+    if (keep == 0)
+        return store_refuse(out_detail, ZERO_INVALID_ARGUMENT, "at least one checkpoint stays");
+    zero_status s = store_list(dir, &list, out_detail);
+    if (zero_failed(s))
+        return s;
+    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0)
+        s = store_refuse_errno(out_detail, "%s cannot be opened", dir);
+    for (size_t i = 0; i < list.count && !zero_failed(s); i++) {
+        if (!store_is_stale(&list, i, keep))
+            continue;
+        s = remove_entry(fd, &list.entries[i], out_detail);
+        *out_removed += !zero_failed(s);
+    }
+    if (fd >= 0)
+        close(fd);
+    store_list_deinit(&list);
+    return s;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/store/error.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char doing[] = "store checkpoint";
+
+/* Names may come from a hostile file: what a terminal would obey becomes '?'. */
+static void defuse(char *text)
+{
+    for (; *text != '\0'; text++)
+        if ((unsigned char)*text < 0x20 || (unsigned char)*text >= 0x7f)
+            *text = '?';
+}
+
+zero_status store_refuse(struct zero_detail *detail, zero_code code, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(detail->text, sizeof detail->text, format, args);
+    va_end(args);
+    defuse(detail->text);
+    return (zero_status){ code, doing };
+}
+
+static zero_code code_of(int error)
+{
+    switch (error) {
+    case ENOENT:
+        return ZERO_NOT_FOUND;
+    case EACCES:
+    case EPERM:
+        return ZERO_PERMISSION;
+    case ENOMEM:
+        return ZERO_NO_MEMORY;
+    case ELOOP:
+        return ZERO_CORRUPT;
+    default:
+        return ZERO_IO;
+    }
+}
+
+zero_status store_refuse_errno(struct zero_detail *detail, const char *format, ...)
+{
+    int error = errno;
+    va_list args;
+
+    va_start(args, format);
+    int bytes = vsnprintf(detail->text, sizeof detail->text, format, args);
+    va_end(args);
+    if (bytes >= 0 && (size_t)bytes < sizeof detail->text)
+        snprintf(detail->text + bytes, sizeof detail->text - (size_t)bytes, ": %s",
+                 error == ELOOP ? "a symbolic link, which is never followed" : strerror(error));
+    defuse(detail->text);
+    return (zero_status){ code_of(error), doing };
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/store/folder.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "daemon/store/error.h"
+
+static bool begins(const char *text, const char *with)
+{
+    return strncmp(text, with, strlen(with)) == 0;
+}
+
+enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step)
+{
+    char again[32], *end = NULL;
+
+    if (!begins(name, "step-") || name[5] < '0' || name[5] > '9')
+        return STORE_FOREIGN;
+    errno = 0;
+    uint64_t step = strtoull(name + 5, &end, 10);
+    int bytes = snprintf(again, sizeof again, "step-%" PRIu64, step);
+    if (errno != 0 || end != name + bytes || !begins(name, again))
+        return STORE_FOREIGN; /* too large, or with zeros in front: not written by us */
+    *out_step = step;
+    if (*end == '\0')
+        return STORE_STEP;
+    return begins(end, ".partial-")    ? STORE_PARTIAL
+           : begins(end, ".removing-") ? STORE_REMOVING
+                                       : STORE_FOREIGN;
+}
+
+zero_status store_sync(int fd, const char *what, struct zero_detail *out_detail)
+{
+    while (fsync(fd) != 0)
+        if (errno != EINTR)
+            return store_refuse_errno(out_detail, "%s cannot be brought to the disk", what);
+    return zero_success();
+}
+
+zero_status store_random_id(char out[17], struct zero_detail *out_detail)
+{
+    uint64_t random = 0;
+
+    if (getrandom(&random, sizeof random, 0) != sizeof random)
+        return store_refuse_errno(out_detail, "no random number can be had");
+    snprintf(out, 17, "%016" PRIx64, random);
+    return zero_success();
+}
+
+static zero_status remove_files(DIR *folder, const char *name, struct zero_detail *detail)
+{
+    struct dirent *entry;
+
+    while (errno = 0, (entry = readdir(folder)) != NULL) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0)
+            continue;
+        if (unlinkat(dirfd(folder), entry->d_name, 0) != 0 && errno != ENOENT)
+            return store_refuse_errno(detail, "%s/%s cannot be removed", name, entry->d_name);
+    }
+    return errno == 0 ? zero_success() : store_refuse_errno(detail, "%s cannot be read", name);
+}
+
+zero_status store_folder_remove(int dir, const char *name, struct zero_detail *out_detail)
+{
+    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    DIR *folder = fd >= 0 ? fdopendir(fd) : NULL;
+
+    if (folder == NULL) {
+        zero_status s = store_refuse_errno(out_detail, "%s cannot be opened", name);
+        if (fd >= 0)
+            close(fd);
+        return s;
+    }
+    zero_status s = remove_files(folder, name, out_detail);
+    closedir(folder);
+    if (zero_failed(s))
+        return s;
+    if (unlinkat(dir, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
+        return store_refuse_errno(out_detail, "%s cannot be removed", name);
+    return store_sync(dir, "the folder of the checkpoints", out_detail);
+}

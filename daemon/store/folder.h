@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* folder.h: folders of checkpoints: their names, and how they vanish.
+ *
+ * Owns    nothing.
+ * Thread  any.
+ * Fails   IO, PERMISSION, NOT_FOUND.
+ * Uses    error.   Used by save, catalogue.
+ */
+#ifndef DAEMON_STORE_FOLDER_H
+#define DAEMON_STORE_FOLDER_H
+
+#include <stdint.h>
+
+#include "proto/status.h"
+
+enum store_folder_kind {
+    STORE_FOREIGN,  /* not ours */
+    STORE_STEP,     /* step-<n> */
+    STORE_PARTIAL,  /* step-<n>.partial-... */
+    STORE_REMOVING, /* step-<n>.removing-... */
+};
+
+/* What a name in DIR says; out_step is set unless it is foreign. */
+enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step);
+
+/* Removes a folder of files in `dir`, which must have no folder in it, and syncs dir. */
+zero_status store_folder_remove(int dir, const char *name, struct zero_detail *out_detail);
+
+/* fsync, repeated when interrupted; `what` is for the error. */
+zero_status store_sync(int fd, const char *what, struct zero_detail *out_detail);
+
+/* Sixteen hexadecimal digits that nobody else has. */
+zero_status store_random_id(char out[17], struct zero_detail *out_detail);
+
+#endif
