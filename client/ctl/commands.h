@@ -29,6 +29,7 @@ int command_status(int argc, char **argv, struct common *common);
 int command_plan(int argc, char **argv, struct common *common);
 int command_config(int argc, char **argv, struct common *common);
 int command_versions(int argc, char **argv, struct common *common);
+int command_checkpoint(int argc, char **argv, struct common *common);
 int command_upgrade(int argc, char **argv, struct common *common);
 int command_shutdown(int argc, char **argv, struct common *common);
 

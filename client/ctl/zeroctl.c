@@ -14,9 +14,10 @@ static const struct command {
     const char *name;
     int (*run)(int argc, char **argv, struct common *common);
 } commands[] = {
-    { "status", command_status },   { "plan", command_plan },
-    { "config", command_config },   { "versions", command_versions },
-    { "upgrade", command_upgrade }, { "shutdown", command_shutdown },
+    { "status", command_status },         { "plan", command_plan },
+    { "config", command_config },         { "versions", command_versions },
+    { "checkpoint", command_checkpoint }, { "upgrade", command_upgrade },
+    { "shutdown", command_shutdown },
 };
 
 int complain(enum exits code, const char *format, ...)
@@ -78,15 +79,17 @@ static error_t parse_main(int key, char *argument, struct argp_state *state)
                 invocation->command = &commands[i];
         if (invocation->command == NULL)
             argp_error(state,
-                       "'%s' is not a command: status, plan, config, versions, upgrade or shutdown",
+                       "'%s' is not a command: status, plan, config, versions, checkpoint, upgrade "
+                       "or shutdown",
                        argument);
         invocation->argc = state->argc - state->next + 1;
         invocation->argv = &state->argv[state->next - 1];
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state,
-                   "a command is needed: status, plan, config, versions, upgrade or shutdown");
+        argp_error(
+            state,
+            "a command is needed: status, plan, config, versions, checkpoint, upgrade or shutdown");
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -105,13 +108,14 @@ static const struct argp parser = {
            "  plan           memory and traffic of a rank, by formula\n"
            "  config FILE    what a config means, key by key; or why it is not accepted\n"
            "  versions       the copies of the parameters that observers read\n"
+           "  checkpoint     checkpoints on disk: list, verify, prune\n"
            "  upgrade        replace the daemons' program, the state stays\n"
            "  shutdown       end every daemon of the group in good order\n\n"
            "Exit codes:\n"
            "  0  all is well\n"
            "  1  the answer is bad: a rank is lost, silent or gone, memory differs from the plan, "
            "the\n"
-           "     config is not accepted, a daemon did not end\n"
+           "     config is not accepted, a daemon did not end, a checkpoint is damaged\n"
            "  2  the command line is wrong\n"
            "  3  no group was found, or several: name one with --runtime-dir\n"
            "  4  a file could not be read, or the output not written",

@@ -30,12 +30,13 @@ enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step)
     int bytes = snprintf(again, sizeof again, "step-%" PRIu64, step);
     if (errno != 0 || end != name + bytes || !begins(name, again))
         return STORE_FOREIGN; /* too large, or with zeros in front: not written by us */
-    *out_step = step;
-    if (*end == '\0')
-        return STORE_STEP;
-    return begins(end, ".partial-")    ? STORE_PARTIAL
-           : begins(end, ".removing-") ? STORE_REMOVING
-                                       : STORE_FOREIGN;
+    enum store_folder_kind kind = *end == '\0'                ? STORE_STEP
+                                  : begins(end, ".partial-")  ? STORE_PARTIAL
+                                  : begins(end, ".removing-") ? STORE_REMOVING
+                                                              : STORE_FOREIGN;
+    if (kind != STORE_FOREIGN)
+        *out_step = step;
+    return kind;
 }
 
 zero_status store_sync(int fd, const char *what, struct zero_detail *out_detail)

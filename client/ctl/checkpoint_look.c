@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: MIT */
+/* zeroctl checkpoint list, verify, prune */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "client/ctl/checkpoint.h"
+#include "client/ctl/meter.h"
+#include "client/ctl/table.h"
+#include "client/ctl/text.h"
+#include "client/ctl/writer.h"
+#include "daemon/store/catalogue.h"
+#include "daemon/store/store.h"
+
+/* ---- list ---- */
+
+static struct text time_text(uint64_t seconds)
+{
+    struct text out = { "-" };
+    time_t when = (time_t)seconds;
+    struct tm parts;
+
+    if (seconds != 0 && localtime_r(&when, &parts) != NULL)
+        strftime(out.text, sizeof out.text, "%Y-%m-%d %H:%M:%S", &parts);
+    return out;
+}
+
+static void print_entry(struct table *table, const struct store_entry *entry)
+{
+    enum table_style style = entry->complete ? TABLE_PLAIN : entry->busy ? TABLE_DIM : TABLE_LOUD;
+
+    table_cell(table, style, "%s", entry->name);
+    table_cell(table, style, "%s", time_text(entry->time).text);
+    table_cell(table, style, "%s", entry->complete ? text_bytes(entry->bytes).text : "-");
+    if (entry->complete)
+        table_cell(table, style, "%" PRIu32, entry->world);
+    else
+        table_cell(table, style, "-");
+    if (entry->complete)
+        table_cell(table, style, "complete");
+    else
+        table_cell(table, style, "incomplete: %s", entry->why);
+}
+
+static bool print_list(const struct store_list *list)
+{
+    struct table table = { .columns = 5, .last_left = true };
+
+    table_cell(&table, TABLE_DIM, "checkpoint");
+    table_cell(&table, TABLE_DIM, "time");
+    table_cell(&table, TABLE_DIM, "size");
+    table_cell(&table, TABLE_DIM, "ranks");
+    table_cell(&table, TABLE_DIM, "state");
+    for (size_t i = 0; i < list->count; i++)
+        print_entry(&table, &list->entries[i]);
+    bool good = table_print(&table, stdout, table_colour());
+    table_deinit(&table);
+    return good;
+}
+
+static bool write_list(const struct store_list *list)
+{
+    struct writer *w = writer_open(stdout);
+
+    writer_begin(w, '[');
+    for (size_t i = 0; i < list->count; i++) {
+        const struct store_entry *entry = &list->entries[i];
+        writer_begin(w, '{');
+        writer_key(w, "name");
+        writer_text(w, entry->name);
+        writer_key(w, "step");
+        writer_count(w, entry->step);
+        writer_key(w, "complete");
+        writer_truth(w, entry->complete);
+        writer_key(w, "busy");
+        writer_truth(w, entry->busy);
+        if (!entry->complete) {
+            writer_key(w, "why");
+            writer_text(w, entry->why);
+        } else {
+            writer_key(w, "time");
+            writer_count(w, entry->time);
+            writer_key(w, "bytes");
+            writer_count(w, entry->bytes);
+            writer_key(w, "world");
+            writer_count(w, entry->world);
+        }
+        writer_end(w, '}');
+    }
+    writer_end(w, ']');
+    return writer_close(w);
+}
+
+int checkpoint_list(const struct checkpoint_options *o)
+{
+    struct zero_detail detail = { "" };
+    struct store_list list = { .count = 0 };
+    zero_status s = store_list(o->words[0], &list, &detail);
+
+    if (zero_failed(s))
+        return checkpoint_complain(s, &detail);
+    bool good = true;
+    if (o->json)
+        good = write_list(&list);
+    else if (list.count == 0)
+        printf("%s has no checkpoints\n", o->words[0]);
+    else
+        good = print_list(&list);
+    store_list_deinit(&list);
+    return good ? EXIT_GOOD : complain(EXIT_IO, "no memory");
+}
+
+/* ---- verify ---- */
+
+/* The first problems; a disk that is broken has more than anybody reads. */
+struct problems {
+    char *texts[100];
+    size_t count;
+};
+
+static void keep_problem(void *context, const struct store_problem *problem)
+{
+    struct problems *problems = context;
+
+    if (problems->count < sizeof problems->texts / sizeof *problems->texts)
+        problems->texts[problems->count++] = strdup(problem->text);
+}
+
+static void print_findings(const char *path, const struct store_findings *findings,
+                           const struct problems *problems)
+{
+    for (size_t i = 0; i < problems->count; i++)
+        printf("%s\n", problems->texts[i] != NULL ? problems->texts[i] : "(no memory to say)");
+    if (findings->problems > problems->count)
+        printf("... and %" PRIu64 " more\n", findings->problems - problems->count);
+    if (findings->nonfinite > 0)
+        printf("%" PRIu64 " weights are inf or nan, as they were when they were saved\n",
+               findings->nonfinite);
+    if (findings->problems == 0)
+        printf("%s: all %" PRIu64 " bytes are what was written\n", path, findings->bytes);
+    else
+        printf("%s: %" PRIu64 " problem%s in %" PRIu64 " bytes: restore another checkpoint\n", path,
+               findings->problems, findings->problems == 1 ? "" : "s", findings->bytes);
+}
+
+static bool write_findings(const struct store_findings *findings, const struct problems *problems)
+{
+    struct writer *w = writer_open(stdout);
+
+    writer_begin(w, '{');
+    writer_key(w, "bytes");
+    writer_count(w, findings->bytes);
+    writer_key(w, "nonfinite");
+    writer_count(w, findings->nonfinite);
+    writer_key(w, "problem_count");
+    writer_count(w, findings->problems);
+    writer_key(w, "problems");
+    writer_begin(w, '[');
+    for (size_t i = 0; i < problems->count; i++)
+        writer_text(w, problems->texts[i] != NULL ? problems->texts[i] : "");
+    writer_end(w, ']');
+    writer_end(w, '}');
+    return writer_close(w);
+}
+
+/* What cannot even be opened is one problem. */
+static zero_status look(const char *path, struct problems *problems,
+                        struct store_findings *findings, struct zero_detail *detail)
+{
+    struct store *store = NULL;
+    struct meter meter;
+    zero_status s = store_open(path, &store, detail);
+
+    if (s.code == ZERO_CORRUPT) {
+        keep_problem(problems, &(struct store_problem){ path, detail->text });
+        findings->problems = 1;
+        return zero_success();
+    }
+    if (zero_failed(s))
+        return s;
+    const struct store_watch watch = { &meter.progress, keep_problem, problems };
+    meter_begin(&meter, "verify", store_facts(store)->bytes);
+    s = store_verify(store, &watch, findings, detail);
+    meter_end(&meter);
+    store_close(store);
+    return s;
+}
+
+int checkpoint_verify(const struct checkpoint_options *o)
+{
+    struct store_findings findings = { .bytes = 0 };
+    struct problems problems = { .count = 0 };
+    struct zero_detail detail = { "" };
+    bool good = true;
+    zero_status s = look(o->words[0], &problems, &findings, &detail);
+
+    if (!zero_failed(s) && o->json)
+        good = write_findings(&findings, &problems);
+    else if (!zero_failed(s))
+        print_findings(o->words[0], &findings, &problems);
+    for (size_t i = 0; i < problems.count; i++)
+        free(problems.texts[i]);
+    if (zero_failed(s))
+        return checkpoint_complain(s, &detail);
+    if (!good)
+        return complain(EXIT_IO, "no memory");
+    return findings.problems == 0 ? EXIT_GOOD : EXIT_BAD;
+}
+
+/* ---- prune ---- */
+
+static int announce(const struct checkpoint_options *o)
+{
+    struct zero_detail detail = { "" };
+    struct store_list list = { .count = 0 };
+    zero_status s = store_list(o->words[0], &list, &detail);
+
+    if (zero_failed(s))
+        return checkpoint_complain(s, &detail);
+    for (size_t i = 0; i < list.count; i++)
+        if (store_is_stale(&list, i, o->keep))
+            printf("would remove %s\n", list.entries[i].name);
+    store_list_deinit(&list);
+    return EXIT_GOOD;
+}
+
+int checkpoint_prune(const struct checkpoint_options *o)
+{
+    struct zero_detail detail = { "" };
+    uint64_t removed = 0;
+
+    if (o->keep == 0)
+        return complain(EXIT_USAGE, "how many checkpoints stay? --keep K");
+    if (o->dry_run)
+        return announce(o);
+    zero_status s = store_prune(o->words[0], o->keep, &removed, &detail);
+    if (zero_failed(s))
+        return checkpoint_complain(s, &detail);
+    printf("%" PRIu64 " removed\n", removed);
+    return EXIT_GOOD;
+}

@@ -1,0 +1,139 @@
+/* SPDX-License-Identifier: MIT */
+/* A folder's list tells complete checkpoints from everything else; pruning takes only what may go.
+ */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "tests/unit/store_sample.h"
+
+static char dir[PATH_MAX];
+
+static void make(uint64_t step)
+{
+    struct zero_layout *layout = NULL;
+    struct zero_detail detail = { "" };
+    char path[PATH_MAX];
+
+    CHECK(!zero_failed(sample_layout(2, ZERO_FP32, &layout)));
+    const struct sample sample = { layout, 1u << STORE_MASTER, 3, step };
+    CHECK(!zero_failed(sample_save(&sample, dir, path, &detail)));
+    zero_layout_destroy(layout);
+}
+
+static bool there(const char *name)
+{
+    char path[2 * PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return access(path, F_OK) == 0;
+}
+
+static void names(void)
+{
+    static const struct {
+        const char *name;
+        enum store_folder_kind kind;
+        uint64_t step;
+    } cases[] = {
+        { "step-0", STORE_STEP, 0 },
+        { "step-18446744073709551615", STORE_STEP, UINT64_MAX },
+        { "step-18446744073709551616", STORE_FOREIGN, 0 },
+        { "step-01", STORE_FOREIGN, 0 },
+        { "step-+1", STORE_FOREIGN, 0 },
+        { "step-", STORE_FOREIGN, 0 },
+        { "step-1x", STORE_FOREIGN, 0 },
+        { "step-7.partial-1-0123456789abcdef", STORE_PARTIAL, 7 },
+        { "step-7.removing-0123456789abcdef", STORE_REMOVING, 7 },
+        { "notes", STORE_FOREIGN, 0 },
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint64_t step = 0;
+        CHECK(store_folder_parse(cases[i].name, &step) == cases[i].kind);
+        CHECK(step == cases[i].step);
+    }
+}
+
+/* step-1, 2, 10 complete; 20 empty; 3 a copy of another step; a save that lives, one that died. */
+static void fill(struct store_save *living)
+{
+    struct store_save dead;
+    struct zero_detail detail = { "" };
+    char path[2 * PATH_MAX], from[2 * PATH_MAX];
+
+    make(10);
+    make(2);
+    make(1);
+    make(4);
+    snprintf(from, sizeof from, "%s/step-4", dir);
+    snprintf(path, sizeof path, "%s/step-3", dir);
+    CHECK(rename(from, path) == 0);
+    snprintf(path, sizeof path, "%s/step-20", dir);
+    CHECK(mkdir(path, 0700) == 0);
+    snprintf(path, sizeof path, "%s/notes", dir);
+    CHECK(mkdir(path, 0700) == 0);
+    CHECK(!zero_failed(store_begin(dir, 30, living, &detail)));
+    CHECK(!zero_failed(store_begin(dir, 31, &dead, &detail)));
+    store_leave(&dead);
+}
+
+static void listing(void)
+{
+    static const struct {
+        uint64_t step;
+        bool complete, busy;
+        const char *why;
+    } want[] = {
+        { 1, true, false, NULL },
+        { 2, true, false, NULL },
+        { 3, false, false, "another step" },
+        { 10, true, false, NULL },
+        { 20, false, false, "manifest.json" },
+        { 30, false, true, "being written" },
+        { 31, false, false, "ended early" },
+    };
+    enum { WANT = sizeof want / sizeof *want };
+    struct store_list list = { .count = 0 };
+    struct zero_detail detail = { "" };
+
+    CHECK(!zero_failed(store_list(dir, &list, &detail)));
+    CHECK(list.count == WANT);
+    for (size_t i = 0; i < list.count && i < WANT; i++) {
+        const struct store_entry *entry = &list.entries[i];
+        CHECK(entry->step == want[i].step && entry->complete == want[i].complete);
+        CHECK(entry->busy == want[i].busy);
+        if (want[i].why != NULL)
+            CHECK_CONTAINS(entry->why, want[i].why);
+        else
+            CHECK(entry->why == NULL && entry->bytes > 0 && entry->world == 2 && entry->time > 0);
+    }
+    store_list_deinit(&list);
+}
+
+int main(void)
+{
+    struct store_save living = { .fd = -1 };
+    struct zero_detail detail = { "" };
+    uint64_t removed = 0;
+    char *path = NULL;
+
+    names();
+    sample_dir(dir);
+    CHECK(store_newest(dir, &path, &detail).code == ZERO_NOT_FOUND && path == NULL);
+    fill(&living);
+    listing();
+    CHECK(!zero_failed(store_newest(dir, &path, &detail)));
+    CHECK_CONTAINS(path, "/step-10");
+    free(path);
+    CHECK(store_prune(dir, 0, &removed, &detail).code == ZERO_INVALID_ARGUMENT);
+    CHECK(!zero_failed(store_prune(dir, 2, &removed, &detail)));
+    CHECK(removed == 2); /* step-1, and the save that died */
+    CHECK(!there("step-1") && there("step-2") && there("step-3") && there("step-10"));
+    CHECK(there("step-20") && there("notes") && access(living.path, F_OK) == 0);
+    CHECK(!zero_failed(store_prune(dir, 1, &removed, &detail)) && removed == 1);
+    CHECK(there("step-10") && !there("step-2"));
+    CHECK(!zero_failed(store_abandon(&living, &detail)));
+    sample_remove(dir);
+    return check_done();
+}
