@@ -1,15 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* zeroctl checkpoint list|verify|prune ... */
+/* zeroctl checkpoint SUBCOMMAND */
 #include "client/ctl/checkpoint.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "proto/layout.h"
+#include "client/ctl/text.h"
 
-enum { OPTION_KEEP = 'k', OPTION_DRY_RUN = 'n', OPTION_JSON = 1000 };
+enum {
+    OPTION_KEEP = 'k',
+    OPTION_DRY_RUN = 'n',
+    OPTION_OUT = 'o',
+    OPTION_MODEL = 'm',
+    OPTION_JSON = 1000,
+    OPTION_DTYPE,
+    OPTION_MAX_SHARD,
+};
 
 /* ---- the subcommands ---- */
 
@@ -21,6 +30,21 @@ static const struct argp_option list_options[] = {
 static const struct argp_option prune_options[] = {
     { "keep", OPTION_KEEP, "K", 0, "the newest K complete checkpoints stay (needed)", 0 },
     { "dry-run", OPTION_DRY_RUN, NULL, 0, "say what would go, remove nothing", 0 },
+    { 0 },
+};
+
+static const struct argp_option export_options[] = {
+    { "dtype", OPTION_DTYPE, "DTYPE", 0, "fp32 (default), bf16 or fp16", 0 },
+    { "max-shard-size", OPTION_MAX_SHARD, "SIZE", 0,
+      "most bytes of tensors in a file, such as 5GB or 500MB (default: one file)", 0 },
+    { 0 },
+};
+
+static const struct argp_option import_options[] = {
+    { "out", OPTION_OUT, "DIR", 0, "the checkpoint becomes DIR/step-0 (needed)", 0 },
+    { "model", OPTION_MODEL, "MODEL", 0,
+      "layers and tensors in order: a checkpoint, or a JSON file as zeroctl plan --layers reads",
+      0 },
     { 0 },
 };
 
@@ -40,10 +64,48 @@ static const struct subcommand {
     { "prune", "DIR", checkpoint_prune, 1, 1, prune_options,
       "Removes all but the newest K complete checkpoints in DIR, and what saves that died have "
       "left." },
+    { "export", "PATH OUT", checkpoint_export, 2, 2, export_options,
+      "Writes the weights of the checkpoint PATH to the folder OUT, as Hugging Face's "
+      "model.safetensors: each tensor whole, from the fp32 master." },
+    { "import", "FILE...", checkpoint_import, 1, UINT_MAX, import_options,
+      "Makes a checkpoint from safetensors files, or folders of them, with fp32, bf16, fp16 or "
+      "fp64 "
+      "weights: step 0, one rank, master weights and no optimizer state.\vWithout --model a "
+      "tensor's layer is its name up to the first part that is a number, and layers stand in the "
+      "files' order." },
 };
 enum { SUBCOMMANDS = sizeof subcommands / sizeof *subcommands };
 
 /* ---- their options ---- */
+
+static zero_dtype parse_dtype(const char *text, struct argp_state *state)
+{
+    for (int d = 0; d < ZERO_DTYPES; d++)
+        if (strcmp(text, zero_dtype_name((zero_dtype)d)) == 0)
+            return (zero_dtype)d;
+    argp_error(state, "--dtype is fp32, bf16 or fp16, not '%s'", text);
+    return ZERO_FP32;
+}
+
+/* "5GB", "500MB", "1048576": powers of 1000, as Hugging Face counts. */
+static uint64_t parse_size(const char *text, struct argp_state *state)
+{
+    char number[32];
+    size_t bytes = strlen(text);
+    uint64_t size = 0;
+
+    bytes -= bytes > 0 && text[bytes - 1] == 'B';
+    if (bytes < sizeof number) {
+        memcpy(number, text, bytes);
+        number[bytes] = '\0';
+    }
+    /* what counts parameters calls 10^9 a billion */
+    if (bytes > 0 && bytes < sizeof number && number[bytes - 1] == 'G')
+        number[bytes - 1] = 'B';
+    if (bytes >= sizeof number || !text_parse_count(number, &size))
+        argp_error(state, "--max-shard-size is a size such as 5GB or 500MB, not '%s'", text);
+    return size;
+}
 
 static error_t take_word(struct checkpoint_options *o, char *word, struct argp_state *state)
 {
@@ -75,6 +137,18 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->keep = (uint32_t)keep;
         return 0;
     }
+    case OPTION_OUT:
+        o->out = argument;
+        return 0;
+    case OPTION_MODEL:
+        o->model = argument;
+        return 0;
+    case OPTION_DTYPE:
+        o->dtype = parse_dtype(argument, state);
+        return 0;
+    case OPTION_MAX_SHARD:
+        o->max_shard = parse_size(argument, state);
+        return 0;
     case ARGP_KEY_ARG:
         return take_word(o, argument, state);
     case ARGP_KEY_END:
@@ -133,13 +207,14 @@ static error_t choose(int key, char *argument, struct argp_state *state)
             if (strcmp(subcommands[i].name, argument) == 0)
                 choice->command = &subcommands[i];
         if (choice->command == NULL)
-            argp_error(state, "'%s' is not a subcommand: list, verify or prune", argument);
+            argp_error(state, "'%s' is not a subcommand: list, verify, prune, export or import",
+                       argument);
         choice->argc = state->argc - state->next + 1;
         choice->argv = &state->argv[state->next - 1];
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a subcommand is needed: list, verify or prune");
+        argp_error(state, "a subcommand is needed: list, verify, prune, export or import");
         return EINVAL;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -154,7 +229,9 @@ static const struct argp parser = {
            "Subcommands (each has its own --help):\n"
            "  list DIR       what is there, complete or not\n"
            "  verify PATH    compare every byte with its checksum\n"
-           "  prune DIR      remove all but the newest",
+           "  prune DIR      remove all but the newest\n"
+           "  export PATH    the weights as Hugging Face's safetensors\n"
+           "  import FILE    a checkpoint from such files",
 };
 
 int command_checkpoint(int argc, char **argv, struct common *common)

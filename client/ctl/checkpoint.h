@@ -27,6 +27,8 @@ struct checkpoint_options {
 int checkpoint_list(const struct checkpoint_options *o);
 int checkpoint_verify(const struct checkpoint_options *o);
 int checkpoint_prune(const struct checkpoint_options *o);
+int checkpoint_export(const struct checkpoint_options *o);
+int checkpoint_import(const struct checkpoint_options *o);
 
 /* Says what failed; EXIT_BAD when what was read is not good, EXIT_IO when it could not be read. */
 int checkpoint_complain(zero_status s, const struct zero_detail *detail);

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,12 +40,43 @@ enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step)
     return kind;
 }
 
+zero_status store_make_dir(const char *dir, struct zero_detail *out_detail)
+{
+    char path[PATH_MAX];
+
+    if (snprintf(path, sizeof path, "%s/", dir) >= PATH_MAX - 80)
+        return store_refuse(out_detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
+    for (char *slash = path + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        if (mkdir(path, 0700) != 0 && errno != EEXIST)
+            return store_refuse_errno(out_detail, "%s cannot be made", path);
+        *slash = '/';
+    }
+    return zero_success();
+}
+
 zero_status store_sync(int fd, const char *what, struct zero_detail *out_detail)
 {
     while (fsync(fd) != 0)
         if (errno != EINTR)
             return store_refuse_errno(out_detail, "%s cannot be brought to the disk", what);
     return zero_success();
+}
+
+bool store_write_all(int fd, const void *bytes, size_t count)
+{
+    const char *at = bytes;
+
+    while (count > 0) {
+        ssize_t wrote = write(fd, at, count);
+        if (wrote < 0 && errno == EINTR)
+            continue;
+        if (wrote <= 0)
+            return false;
+        at += wrote;
+        count -= (size_t)wrote;
+    }
+    return true;
 }
 
 zero_status store_random_id(char out[17], struct zero_detail *out_detail)

@@ -9,6 +9,7 @@
 #ifndef DAEMON_STORE_FOLDER_H
 #define DAEMON_STORE_FOLDER_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include "proto/status.h"
@@ -26,8 +27,14 @@ enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step);
 /* Removes a folder of files in `dir`, which must have no folder in it, and syncs dir. */
 zero_status store_folder_remove(int dir, const char *name, struct zero_detail *out_detail);
 
+/* mkdir -p. */
+zero_status store_make_dir(const char *dir, struct zero_detail *out_detail);
+
 /* fsync, repeated when interrupted; `what` is for the error. */
 zero_status store_sync(int fd, const char *what, struct zero_detail *out_detail);
+
+/* write, until everything is; errno says why not. */
+bool store_write_all(int fd, const void *bytes, size_t count);
 
 /* Sixteen hexadecimal digits that nobody else has. */
 zero_status store_random_id(char out[17], struct zero_detail *out_detail);

@@ -127,6 +127,36 @@ zero_status store_model_layout(struct store_model *model, uint32_t world, zero_d
     return zero_layout_create(&spec, out, out_detail);
 }
 
+zero_status store_layout_again(const struct zero_layout *layout, uint32_t world, zero_dtype dtype,
+                               struct zero_layout **out, struct zero_detail *out_detail)
+{
+    struct zero_tensor_spec *tensors = calloc(layout->tensor_count, sizeof *tensors);
+    struct zero_layer_spec *layers = calloc(layout->layer_count, sizeof *layers);
+    zero_status s;
+
+    if (tensors == NULL || layers == NULL) {
+        s = store_refuse(out_detail, ZERO_NO_MEMORY, "no memory for %u tensors",
+                         layout->tensor_count);
+        goto out;
+    }
+    for (uint32_t t = 0; t < layout->tensor_count; t++) {
+        const struct zero_tensor *tensor = &layout->tensors[t];
+        tensors[t] = (struct zero_tensor_spec){ tensor->name, tensor->shape, tensor->dims,
+                                                tensor->lr_scale, tensor->weight_decay };
+    }
+    for (uint32_t l = 0; l < layout->layer_count; l++) {
+        const struct zero_layer *layer = &layout->layers[l];
+        layers[l] = (struct zero_layer_spec){ layer->name, tensors + layer->first_tensor,
+                                              layer->tensor_count };
+    }
+    const struct zero_layout_spec spec = { layers, layout->layer_count, world, dtype };
+    s = zero_layout_create(&spec, out, out_detail);
+out:
+    free(tensors);
+    free(layers);
+    return s;
+}
+
 void store_model_deinit(struct store_model *model)
 {
     free(model->layers);

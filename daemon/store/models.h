@@ -34,6 +34,9 @@ zero_status store_model_size(struct store_model *model, uint64_t size,
 /* Lays it out; the model may be deinited afterwards. */
 zero_status store_model_layout(struct store_model *model, uint32_t world, zero_dtype dtype,
                                struct zero_layout **out, struct zero_detail *out_detail);
+/* The same model for another world or dtype. */
+zero_status store_layout_again(const struct zero_layout *layout, uint32_t world, zero_dtype dtype,
+                               struct zero_layout **out, struct zero_detail *out_detail);
 void store_model_deinit(struct store_model *model);
 
 #endif

@@ -21,22 +21,6 @@ const char *const store_engine_names[2] = { "io_uring", "threads" };
 
 /* ---- begin, join, leave ---- */
 
-/* mkdir -p, and DIR's own entry on the disk. */
-static zero_status make_dir(const char *dir, struct zero_detail *detail)
-{
-    char path[PATH_MAX];
-
-    if (snprintf(path, sizeof path, "%s/", dir) >= PATH_MAX - 80)
-        return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
-    for (char *slash = path + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
-        *slash = '\0';
-        if (mkdir(path, 0700) != 0 && errno != EEXIST)
-            return store_refuse_errno(detail, "%s cannot be made", path);
-        *slash = '/';
-    }
-    return zero_success();
-}
-
 /* A complete one is not written again, an incomplete one is not ours to remove. */
 static zero_status check_free(const char *dir, uint64_t step, struct zero_detail *detail)
 {
@@ -78,7 +62,7 @@ zero_status store_begin(const char *dir, uint64_t step, struct store_save *out,
     struct store_save save = { .step = step, .fd = -1 };
     zero_status s;
 
-    TRY(s, make_dir(dir, out_detail));
+    TRY(s, store_make_dir(dir, out_detail));
     TRY(s, check_free(dir, step, out_detail));
     TRY(s, store_random_id(save.id, out_detail));
     if (snprintf(save.path, sizeof save.path, "%s/step-%" PRIu64 ".partial-%d-%s", dir, step,

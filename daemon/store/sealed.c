@@ -12,6 +12,7 @@
 #include <xxhash.h>
 
 #include "daemon/store/error.h"
+#include "daemon/store/folder.h"
 
 enum { SEAL_BYTES = 51, SUM_CHARS = 32, CHUNK = 1 << 16 };
 
@@ -23,27 +24,13 @@ static void seal_text(XXH128_hash_t sum, char out[SEAL_BYTES + 1])
 
 /* ---- writing ---- */
 
-static bool write_all(int fd, const char *text, size_t bytes)
-{
-    while (bytes > 0) {
-        ssize_t wrote = write(fd, text, bytes);
-        if (wrote < 0 && errno == EINTR)
-            continue;
-        if (wrote <= 0)
-            return false;
-        text += wrote;
-        bytes -= (size_t)wrote;
-    }
-    return true;
-}
-
 /* Of the stream: what passes is summed. */
 static ssize_t on_write(void *cookie, const char *text, size_t bytes)
 {
     struct store_sealed *sealed = cookie;
 
     XXH3_128bits_update(sealed->state, text, bytes);
-    if (write_all(sealed->fd, text, bytes))
+    if (store_write_all(sealed->fd, text, bytes))
         return (ssize_t)bytes;
     sealed->error = errno;
     return 0;
@@ -91,7 +78,7 @@ zero_status store_sealed_finish(struct store_sealed *sealed, struct zero_detail 
     bool bad = fflush(sealed->to) != 0 || ferror(sealed->to);
 
     seal_text(XXH3_128bits_digest(sealed->state), seal);
-    if (!bad && !write_all(sealed->fd, seal, SEAL_BYTES)) {
+    if (!bad && !store_write_all(sealed->fd, seal, SEAL_BYTES)) {
         bad = true;
         sealed->error = errno;
     }
