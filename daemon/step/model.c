@@ -104,6 +104,14 @@ static void on_wait(void *context, uint32_t missing)
     stats_set(&e->stats.waiting_rank, missing);
 }
 
+/* The loop's thread looks at it, for the peers' fds. */
+static void set_comm(struct engine *e, struct comm *comm)
+{
+    pthread_mutex_lock(&e->mail.lock);
+    e->comm = comm;
+    pthread_mutex_unlock(&e->mail.lock);
+}
+
 static zero_status join(struct engine *e, uint32_t deadline_ms)
 {
     const struct comm_group group = {
@@ -126,7 +134,12 @@ static zero_status join(struct engine *e, uint32_t deadline_ms)
         .context = e,
     };
 
-    return e->options.comm->join(&group, e->device, &e->comm);
+    struct comm *comm = NULL;
+    zero_status s = e->options.comm->join(&group, e->device, &comm);
+
+    if (!zero_failed(s))
+        set_comm(e, comm);
+    return s;
 }
 
 /* Every rank's step is rank 0's decision, or the one before with the gradients for it. */
@@ -248,8 +261,9 @@ zero_status model_meet(struct engine *e)
 
     stats_set(&e->stats.state, STATE_JOINING);
     version_restart(e);
-    e->comm->ops->leave(e->comm);
-    e->comm = NULL;
+    struct comm *comm = e->comm;
+    set_comm(e, NULL);
+    comm->ops->leave(comm);
     calm_board(e);
     TRY(s, join(e, 0));
     TRY(s, check_steps(e));

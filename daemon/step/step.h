@@ -99,8 +99,8 @@ bool engine_next_event(struct engine *engine, struct engine_event *out);
 /* Of the registered model, from its ENGINE_JOINED on; NULL before. */
 const struct shard *engine_shard(const struct engine *engine);
 const struct engine_entry *engine_entry(const struct engine *engine);
-/* Read-only fd of a rank's parameter arena. Borrowed. */
-int engine_param_fd(const struct engine *engine, uint32_t rank);
+/* Read-only fd of a rank's parameter arena, -1 while the group meets again. Borrowed. */
+int engine_param_fd(struct engine *engine, uint32_t rank);
 const struct device_buf *engine_ring(const struct engine *engine);
 const struct device_buf *engine_bell(const struct engine *engine);
 const struct stats *engine_stats(const struct engine *engine);

@@ -517,9 +517,12 @@ const struct engine_entry *engine_entry(const struct engine *e)
     return &e->entry;
 }
 
-int engine_param_fd(const struct engine *e, uint32_t rank)
+int engine_param_fd(struct engine *e, uint32_t rank)
 {
-    return e->comm->peers[rank].param_fd;
+    pthread_mutex_lock(&e->mail.lock);
+    int fd = e->comm != NULL ? e->comm->peers[rank].param_fd : -1;
+    pthread_mutex_unlock(&e->mail.lock);
+    return fd;
 }
 
 const struct device_buf *engine_ring(const struct engine *e)
