@@ -40,6 +40,22 @@ static inline zero_status sample_layout(uint32_t world, zero_dtype dtype, struct
     return zero_layout_create(&spec, out, &detail);
 }
 
+/* Of some KiB a rank, for what must be read thousands of times. */
+static inline zero_status sample_tiny_layout(uint32_t world, zero_dtype dtype,
+                                             struct zero_layout **out)
+{
+    static const uint64_t sizes[] = { 30, 90, 7 };
+    static const struct zero_tensor_spec tensors[] = {
+        { "a", sizes, 2, 1, NAN },
+        { "b", sizes + 2, 1, 0.5, 0.125 },
+    };
+    static const struct zero_layer_spec layers[] = { { "only", tensors, 2 } };
+    const struct zero_layout_spec spec = { layers, 1, world, dtype };
+    struct zero_detail detail;
+
+    return zero_layout_create(&spec, out, &detail);
+}
+
 /* Exact in every dtype: small integers over 256. */
 static inline float sample_value(enum store_state state, uint32_t tensor, uint64_t element,
                                  uint64_t step)
