@@ -275,12 +275,12 @@ static uint64_t most_bytes(const struct zero_layout *layout)
     return SUM_DIGITS * store_blocks_of(data + STORE_MOST_HEADER_BYTES) + MOST_REST;
 }
 
-static zero_status parse(const struct store_file *file, const struct zero_layout *layout,
-                         struct store_record *record, struct zero_detail *detail)
+zero_status store_record_parse(const struct store_file *file, const struct zero_layout *layout,
+                               struct store_record *out, struct zero_detail *out_detail)
 {
-    struct reading reading = { .record = record };
+    struct reading reading = { .record = out };
     const struct store_text text = { .file = file, .bytes = file->bytes };
-    uint32_t rank = record->rank;
+    uint32_t rank = out->rank;
     struct zero_detail why = { "" };
     zero_status s = store_parse(&text, take, &reading, &why);
 
@@ -288,9 +288,9 @@ static zero_status parse(const struct store_file *file, const struct zero_layout
         s = store_refuse(&why, ZERO_CORRUPT, "\"%s\" is missing",
                          members[__builtin_ctz(~reading.seen)]);
     if (!zero_failed(s))
-        s = check_record(record, layout, rank, &why);
+        s = check_record(out, layout, rank, &why);
     if (zero_failed(s))
-        s = store_refuse(detail, s.code, "%s: %.400s", file->name, why.text);
+        s = store_refuse(out_detail, s.code, "%s: %.400s", file->name, why.text);
     return s;
 }
 
@@ -311,7 +311,7 @@ zero_status store_record_read(int folder, const struct zero_layout *layout, uint
     if (!zero_failed(s))
         s = store_sealed_check(&file, &record.self, out_detail);
     if (!zero_failed(s))
-        s = parse(&file, layout, &record, out_detail);
+        s = store_record_parse(&file, layout, &record, out_detail);
     store_file_close(&file);
     if (zero_failed(s))
         store_record_deinit(&record);

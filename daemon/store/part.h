@@ -44,6 +44,10 @@ zero_status store_record_write(int folder, const struct store_record *record,
 /* Reads and checks a rank's record against the layout. */
 zero_status store_record_read(int folder, const struct zero_layout *layout, uint32_t rank,
                               struct store_record *out, struct zero_detail *out_detail);
+/* The parser alone, for a text whose seal was checked; out->rank is given, and the caller deinits
+ * out whatever the status. */
+zero_status store_record_parse(const struct store_file *file, const struct zero_layout *layout,
+                               struct store_record *out, struct zero_detail *out_detail);
 void store_record_deinit(struct store_record *record);
 
 /* The list of states as JSON, and one of its members read. */
