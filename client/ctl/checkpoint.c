@@ -121,9 +121,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     char *end = NULL;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case OPTION_JSON:
         o->json = true;
         return 0;
@@ -156,7 +153,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             argp_error(state, "an argument is missing");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
 
@@ -199,9 +196,6 @@ static error_t choose(int key, char *argument, struct argp_state *state)
     struct choice *choice = state->input;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = choice->common;
-        return 0;
     case ARGP_KEY_ARG:
         for (size_t i = 0; i < SUBCOMMANDS; i++)
             if (strcmp(subcommands[i].name, argument) == 0)
@@ -217,7 +211,7 @@ static error_t choose(int key, char *argument, struct argp_state *state)
         argp_error(state, "a subcommand is needed: list, verify, prune, export or import");
         return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
 

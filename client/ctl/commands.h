@@ -23,6 +23,14 @@ struct common {
     const char *runtime_dir; /* NULL: search */
 };
 extern const struct argp common_argp; /* input: struct common */
+extern const struct argp_child common_children[];
+
+/* The keys that no command treats in its own way: gives its struct common to the options above, and
+ * refuses arguments. The parser's input begins with a struct common *. */
+error_t common_parse(int key, char *argument, struct argp_state *state);
+
+/* Up to a day; anything else ends the program. */
+unsigned parse_whole_seconds(const char *argument, struct argp_state *state);
 
 /* argv[0] is "zeroctl status". */
 int command_status(int argc, char **argv, struct common *common);

@@ -28,9 +28,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     char *end = NULL;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case 'w': {
         unsigned long world = strtoul(argument, &end, 10);
         if (*argument < '1' || *argument > '9' || *end != '\0' || world > ZERO_MAX_WORLD)
@@ -51,16 +48,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
             argp_error(state, "a FILE is needed, or - for standard input");
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
-
-static const struct argp_child children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
 
 static const struct argp parser = {
     .options = options,
     .parser = parse,
-    .children = children,
+    .children = common_children,
     .args_doc = "[check] FILE",
     .doc =
         "Shows every key of a config as the daemons will read it, where its value comes from, and "

@@ -118,7 +118,7 @@ static error_t parse_detail(int key, char *argument, struct argp_state *state)
         o->detailed = "--accumulation";
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
 
@@ -142,9 +142,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     struct plan_options *o = state->input;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case OPTION_PARAMS:
         if (!text_parse_count(argument, &o->params))
             argp_error(state,

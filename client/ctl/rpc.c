@@ -117,14 +117,7 @@ static void begin(struct rpc_call *call, const ProtobufCMessage *message)
 }
 
 struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc_method *method,
-                           unsigned deadline_ms)
-{
-    return rpc_start_with(rpc, socket, method, NULL, deadline_ms);
-}
-
-struct rpc_call *rpc_start_with(struct rpc *rpc, const char *socket,
-                                const struct rpc_method *method, const ProtobufCMessage *request,
-                                unsigned deadline_ms)
+                           const ProtobufCMessage *request, unsigned deadline_ms)
 {
     struct rpc_call *call = calloc(1, sizeof *call);
     char target[sizeof "unix:" + (size_t)3 * MOST_SOCKET_BYTES];

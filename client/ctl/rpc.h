@@ -39,13 +39,10 @@ struct rpc_method {
 };
 extern const struct rpc_method rpc_status, rpc_versions, rpc_shutdown, rpc_upgrade;
 
-/* Sends an empty request to the daemon that listens on socket. */
+/* Sends a request (NULL: an empty one), which is read before this returns, to the daemon that
+ * listens on socket. */
 struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc_method *method,
-                           unsigned deadline_ms);
-/* The same with a request, which is read before it returns. */
-struct rpc_call *rpc_start_with(struct rpc *rpc, const char *socket,
-                                const struct rpc_method *method, const ProtobufCMessage *request,
-                                unsigned deadline_ms);
+                           const ProtobufCMessage *request, unsigned deadline_ms);
 void rpc_wait(struct rpc_call *call, struct rpc_answer *out);
 
 #endif

@@ -32,36 +32,23 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct shutdown_options *o = state->input;
-    char *end = NULL;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case OPTION_YES:
         o->yes = true;
         return 0;
-    case OPTION_DEADLINE: {
-        unsigned long seconds = strtoul(argument, &end, 10);
-        if (*argument < '0' || *argument > '9' || *end != '\0' || seconds > 86400)
-            argp_error(state, "'%s' is not a number of seconds up to 86400", argument);
-        o->deadline_s = (unsigned)seconds;
+    case OPTION_DEADLINE:
+        o->deadline_s = parse_whole_seconds(argument, state);
         return 0;
-    }
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s': shutdown takes no arguments", argument);
-        return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
-
-static const struct argp_child children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
 
 static const struct argp parser = {
     .options = options,
     .parser = parse,
-    .children = children,
+    .children = common_children,
     .doc = "Ends every daemon of the group in good order. The state that they hold is lost with "
            "them.\vExit code 0 when all have ended, 1 when one has not by the deadline.",
 };
@@ -138,7 +125,7 @@ static int ask_all(const struct group *group, const struct shutdown_options *o)
     for (uint32_t i = 0; i < group->count; i++) {
         struct group_path path = group_socket(group, group->ranks[i]);
         if (find_process(path.text, &endings[i]))
-            calls[i] = rpc_start(rpc, path.text, &rpc_shutdown, ANSWER_MS);
+            calls[i] = rpc_start(rpc, path.text, &rpc_shutdown, NULL, ANSWER_MS);
         else
             printf("rank %u was gone already\n", group->ranks[i]);
     }

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "client/ctl/ask.h"
 #include "client/ctl/writer.h"
 
 static void take(struct standing_rank *rank, const struct rpc_answer *answer)
@@ -36,17 +37,14 @@ static void add_missing(struct standing *standing)
 void standing_ask(struct standing *standing, struct rpc *rpc, const struct group *group,
                   unsigned deadline_ms)
 {
-    struct rpc_call *calls[ZERO_MAX_WORLD];
-    struct rpc_answer answer;
+    const struct question question = { &rpc_status, NULL, deadline_ms };
+    struct rpc_answer answers[ZERO_MAX_WORLD];
 
     *standing = (struct standing){ .group = group, .count = group->count };
-    for (uint32_t i = 0; i < group->count; i++)
-        calls[i] =
-            rpc_start(rpc, group_socket(group, group->ranks[i]).text, &rpc_status, deadline_ms);
+    ask_ranks(rpc, group, group->count, &question, answers);
     for (uint32_t i = 0; i < group->count; i++) {
-        rpc_wait(calls[i], &answer);
         standing->ranks[i].rank = group->ranks[i];
-        take(&standing->ranks[i], &answer);
+        take(&standing->ranks[i], &answers[i]);
         if (standing->first == NULL)
             standing->first = standing->ranks[i].reply;
     }

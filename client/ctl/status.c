@@ -43,9 +43,6 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     struct status_options *o = state->input;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case OPTION_WATCH:
         o->watch = true;
         o->every = argument != NULL ? parse_seconds(state, argument) : 1;
@@ -62,16 +59,14 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         o->every = parse_seconds(state, argument);
         return 0;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
-
-static const struct argp_child children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
 
 static const struct argp parser = {
     .options = options,
     .parser = parse,
-    .children = children,
+    .children = common_children,
     .doc =
         "Shows where every rank of the group stands, its memory against the plan, and its last "
         "step.\vA rank whose daemon does not listen is gone, one that does not answer in time is "

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <time.h>
 
+#include "client/ctl/ask.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/group.h"
 #include "client/ctl/standing.h"
@@ -25,36 +26,23 @@ static const struct argp_option options[] = {
 static error_t parse(int key, char *argument, struct argp_state *state)
 {
     struct upgrade_options *o = state->input;
-    char *end = NULL;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case OPTION_NOW:
         o->now = true;
         return 0;
-    case OPTION_DEADLINE: {
-        unsigned long seconds = strtoul(argument, &end, 10);
-        if (*argument < '0' || *argument > '9' || *end != '\0' || seconds > 86400)
-            argp_error(state, "'%s' is not a number of seconds up to 86400", argument);
-        o->deadline_s = (unsigned)seconds;
+    case OPTION_DEADLINE:
+        o->deadline_s = parse_whole_seconds(argument, state);
         return 0;
-    }
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s': upgrade takes no arguments", argument);
-        return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
-
-static const struct argp_child children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
 
 static const struct argp parser = {
     .options = options,
     .parser = parse,
-    .children = children,
+    .children = common_children,
     .doc = "Replaces the program of every daemon by the one that is installed now, between two "
            "steps. The state stays where it is; trainers notice a pause. A program that does not "
            "know this state's format refuses it, and the old one can be started again.\vExit code "
@@ -109,21 +97,18 @@ static bool idle(const struct standing *standing)
 static int ask(struct rpc *rpc, const struct group *group, bool now)
 {
     Zero__V1__UpgradeRequest request = ZERO__V1__UPGRADE_REQUEST__INIT;
-    struct rpc_call *calls[ZERO_MAX_WORLD];
-    uint32_t count = now ? group->count : 1;
+    const struct question question = { &rpc_upgrade, &request.base, ANSWER_MS };
+    struct rpc_answer answers[ZERO_MAX_WORLD];
+    uint32_t count = now ? group->count : 1; /* rank 0 alone */
     int code = EXIT_GOOD;
 
     request.now = now;
-    for (uint32_t i = 0; i < count; i++)
-        calls[i] = rpc_start_with(rpc, group_socket(group, group->ranks[i]).text, &rpc_upgrade,
-                                  &request.base, ANSWER_MS);
+    ask_ranks(rpc, group, count, &question, answers);
     for (uint32_t i = 0; i < count; i++) {
-        struct rpc_answer answer;
-        rpc_wait(calls[i], &answer);
-        if (answer.end != RPC_ANSWERED)
-            code = complain(EXIT_BAD, "rank %" PRIu32 ": %s", group->ranks[i], answer.text);
+        if (answers[i].end != RPC_ANSWERED)
+            code = complain(EXIT_BAD, "rank %" PRIu32 ": %s", group->ranks[i], answers[i].text);
         else
-            protobuf_c_message_free_unpacked(answer.reply, NULL);
+            protobuf_c_message_free_unpacked(answers[i].reply, NULL);
     }
     return code;
 }

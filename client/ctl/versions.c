@@ -4,6 +4,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "client/ctl/ask.h"
 #include "client/ctl/commands.h"
 #include "client/ctl/group.h"
 #include "client/ctl/rpc.h"
@@ -27,26 +28,18 @@ static error_t parse(int key, char *argument, struct argp_state *state)
     struct versions_options *o = state->input;
 
     switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = o->common;
-        return 0;
     case OPTION_JSON:
         o->json = true;
         return 0;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s': versions takes no arguments", argument);
-        return EINVAL;
     default:
-        return ARGP_ERR_UNKNOWN;
+        return common_parse(key, argument, state);
     }
 }
-
-static const struct argp_child children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
 
 static const struct argp parser = {
     .options = options,
     .parser = parse,
-    .children = children,
+    .children = common_children,
     .doc = "Shows the versions that every rank keeps: copies of the parameters of one step, which "
            "observers read while training goes on.\vExit code 1 when a rank does not answer.",
 };
@@ -132,7 +125,7 @@ static bool write(const struct group *group, const struct rpc_answer *answers)
 int command_versions(int argc, char **argv, struct common *common)
 {
     struct versions_options o = { .common = common };
-    struct rpc_call *calls[ZERO_MAX_WORLD];
+    const struct question question = { &rpc_versions, NULL, ANSWER_MS };
     struct rpc_answer answers[ZERO_MAX_WORLD];
     struct group group;
 
@@ -143,14 +136,10 @@ int command_versions(int argc, char **argv, struct common *common)
     struct rpc *rpc = rpc_open();
     if (rpc == NULL)
         return complain(EXIT_IO, "no memory");
+    ask_ranks(rpc, &group, group.count, &question, answers);
     for (uint32_t r = 0; r < group.count; r++)
-        calls[r] =
-            rpc_start(rpc, group_socket(&group, group.ranks[r]).text, &rpc_versions, ANSWER_MS);
-    for (uint32_t r = 0; r < group.count; r++) {
-        rpc_wait(calls[r], &answers[r]);
         if (answers[r].reply == NULL)
             code = complain(EXIT_BAD, "rank %" PRIu32 ": %s", group.ranks[r], answers[r].text);
-    }
     if (!(o.json ? write(&group, answers) : print(&group, answers)))
         code = complain(EXIT_IO, "no memory");
     for (uint32_t r = 0; r < group.count; r++)

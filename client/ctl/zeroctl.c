@@ -58,6 +58,32 @@ static error_t parse_common(int key, char *argument, struct argp_state *state)
 
 const struct argp common_argp = { .options = common_options, .parser = parse_common };
 
+const struct argp_child common_children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
+
+error_t common_parse(int key, char *argument, struct argp_state *state)
+{
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = *(struct common **)state->input;
+        return 0;
+    case ARGP_KEY_ARG: /* the name is "zeroctl COMMAND" */
+        argp_error(state, "'%s': %s takes no arguments", argument, strrchr(state->name, ' ') + 1);
+        return EINVAL;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+unsigned parse_whole_seconds(const char *argument, struct argp_state *state)
+{
+    char *end = NULL;
+    unsigned long seconds = strtoul(argument, &end, 10);
+
+    if (*argument < '0' || *argument > '9' || *end != '\0' || seconds > 86400)
+        argp_error(state, "'%s' is not a number of seconds up to 86400", argument);
+    return (unsigned)seconds;
+}
+
 struct invocation {
     struct common common;
     const struct command *command;
@@ -96,10 +122,8 @@ static error_t parse_main(int key, char *argument, struct argp_state *state)
     }
 }
 
-static const struct argp_child children[] = { { &common_argp, 0, NULL, 0 }, { 0 } };
-
 static const struct argp parser = {
-    .children = children,
+    .children = common_children,
     .parser = parse_main,
     .args_doc = "COMMAND [OPTION...]",
     .doc = "Shows and steers a group of zerod daemons.\v"
