@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "client/client.h"
+#include "proto/bell.h"
 
 enum {
     SPINS = 300,     /* looks at the answer before sleeping: about 10 us */
@@ -28,16 +29,6 @@ static bool alive(zero_client *client)
         return true;
     atomic_store(&client->lost, true);
     return false;
-}
-
-/* Waking a thread on an idle core costs the caller up to 30 us on a virtual machine: what nobody
- * waits for does not interrupt a nap. */
-static void ring_bell(zero_client *client, bool urgent)
-{
-    atomic_fetch_add(&client->bell->count, 1);
-    uint32_t asleep = atomic_load(&client->bell->asleep);
-    if (asleep == ZERO_BELL_ASLEEP || (urgent && asleep == ZERO_BELL_NAPPING))
-        syscall(SYS_futex, &client->bell->count, FUTEX_WAKE, 1, NULL, NULL, 0);
 }
 
 static void relax(void)
@@ -101,7 +92,7 @@ static enum claim try_push(zero_client *client, const struct call *call, uint32_
     if (claim == CLAIMED)
         fill_entry(client, position, call, slot);
     else if (alive(client))
-        ring_bell(client, /* urgent= */ true);
+        zero_bell_ring(client->bell, /* urgent= */ true);
     return claim;
 }
 
@@ -114,7 +105,7 @@ static zero_status push(zero_client *client, const struct call *call, uint32_t s
             return (zero_status){ ZERO_DAEMON_LOST, "call daemon" };
         enum claim claim = try_push(client, call, slot);
         if (claim == CLAIMED && bell)
-            ring_bell(client, slot != ZERO_RING_NO_SLOT);
+            zero_bell_ring(client->bell, slot != ZERO_RING_NO_SLOT);
         session_leave(client);
         if (claim == CLAIMED)
             return zero_success();

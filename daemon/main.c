@@ -226,8 +226,8 @@ static void check_recovery(struct daemon *daemon, const struct engine_event *eve
  * connection end, and find it. */
 static void replace(struct daemon *daemon)
 {
-    struct notify_fd legacy[ZERO_ARENA_COUNT + 1];
-    size_t count = engine_legacy(daemon->engine, legacy, ZERO_ARENA_COUNT + 1);
+    struct notify_fd legacy[SHARD_LEGACY];
+    size_t count = engine_legacy(daemon->engine, legacy);
 
     LOG_INFO("going on as %s", daemon->program);
     notify_say("RELOADING=1");

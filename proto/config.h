@@ -18,7 +18,7 @@
 #include "proto/model.h"
 #include "proto/status.h"
 
-enum { ZERO_CONFIG_MAX_BYTES = 60 * 1024, ZERO_CONFIG_MAX_PATH = 1024, ZERO_MAX_VERSIONS = 64 };
+enum { ZERO_CONFIG_MAX_BYTES = 60 * 1024, ZERO_MAX_VERSIONS = 64 };
 
 enum zero_optimizer { ZERO_ADAM, ZERO_ADAMW, ZERO_SGD };
 

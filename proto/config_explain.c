@@ -7,7 +7,7 @@
 
 #include "proto/config_keys.h"
 
-enum { VALUE_BYTES = CONFIG_MAX_TEXT + 8, DOUBLE_BYTES = 32 };
+enum { VALUE_BYTES = 96, DOUBLE_BYTES = 32 };
 
 /* The shortest decimal that is read back as the same double: equal texts are equal numbers. */
 static const char *shortest(double value, char *to)

@@ -4,6 +4,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 uint64_t process_start(uint32_t pid)
 {
@@ -23,4 +25,9 @@ uint64_t process_start(uint32_t pid)
         at = at != NULL ? at + 1 : NULL;
     }
     return at != NULL && sscanf(at, "%" SCNu64, &start) == 1 ? start : 0;
+}
+
+int process_open(uint32_t pid)
+{
+    return (int)syscall(SYS_pidfd_open, (pid_t)pid, 0);
 }

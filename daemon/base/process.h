@@ -13,4 +13,7 @@
  * process. */
 uint64_t process_start(uint32_t pid);
 
+/* A pidfd, close-on-exec; -1: no such process, or a kernel without. */
+int process_open(uint32_t pid);
+
 #endif

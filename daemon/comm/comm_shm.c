@@ -3,15 +3,14 @@
 #include "daemon/comm/comm_shm.h"
 
 #include <errno.h>
-#include <linux/futex.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/base/fail.h"
+#include "proto/bell.h"
 
 enum { FETCH_LARGE = 64 << 10 }; /* bytes: more do not stay in L2 until they are read */
 
@@ -96,11 +95,7 @@ out:
 
 static void shm_wake(struct comm *comm, uint32_t rank)
 {
-    struct zero_bell *bell = comm->peers[rank].bell;
-
-    atomic_fetch_add(&bell->count, 1);
-    if (atomic_load(&bell->asleep) != 0)
-        syscall(SYS_futex, &bell->count, FUTEX_WAKE, 1, NULL, NULL, 0);
+    zero_bell_ring(comm->peers[rank].bell, /* urgent= */ true);
 }
 
 static void shm_reduce(struct comm *comm, const struct comm_reduce *op)

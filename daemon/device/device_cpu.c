@@ -81,6 +81,18 @@ static zero_status open_read_only(struct device_buf *buf)
     return zero_success();
 }
 
+static zero_status map(struct device_buf *buf)
+{
+    void *base = mmap(NULL, buf->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, buf->fd, 0);
+
+    if (base == MAP_FAILED)
+        return FAIL(NO_MEMORY, "map arena", "%s of %zu bytes: %s", buf->name, buf->bytes,
+                    strerror(errno));
+    madvise(base, buf->bytes, MADV_HUGEPAGE); /* where the host allows it; nothing lost if not */
+    buf->base = base;
+    return zero_success();
+}
+
 static void cpu_free(struct device *device, struct device_buf *buf)
 {
     (void)device;
@@ -120,13 +132,7 @@ static zero_status create(const char *name, size_t bytes, int seals, struct devi
         goto out;
     }
     TRY(s, open_read_only(&buf));
-    buf.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, buf.fd, 0);
-    if (buf.base == MAP_FAILED) {
-        buf.base = NULL;
-        s = FAIL(NO_MEMORY, "map arena", "%s of %zu bytes: %s", name, bytes, strerror(errno));
-        goto out;
-    }
-    madvise(buf.base, bytes, MADV_HUGEPAGE); /* where the host allows it; nothing lost if not */
+    TRY(s, map(&buf));
     touch(&buf);
     *out = buf;
     memset(&buf, 0, sizeof buf);
@@ -189,13 +195,7 @@ static zero_status cpu_adopt(struct device *device, const char *name, int fd, si
     snprintf(buf.name, sizeof buf.name, "%s", name);
     TRY(s, check_kept(name, fd, bytes));
     TRY(s, open_read_only(&buf));
-    buf.base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (buf.base == MAP_FAILED) {
-        buf.base = NULL;
-        s = FAIL(NO_MEMORY, "map arena", "%s of %zu bytes: %s", name, bytes, strerror(errno));
-        goto out;
-    }
-    madvise(buf.base, bytes, MADV_HUGEPAGE);
+    TRY(s, map(&buf));
     *out = buf;
     memset(&buf, 0, sizeof buf);
 out:

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/base/process.h"
 #include "proto/ring.h"
 
 #ifndef SO_PEERPIDFD
@@ -327,7 +327,7 @@ static int open_pidfd(int socket, pid_t pid)
 
     if (getsockopt(socket, SOL_SOCKET, SO_PEERPIDFD, &pidfd, &bytes) == 0)
         return pidfd;
-    return (int)syscall(SYS_pidfd_open, pid, 0); /* older kernels: a race with a reused pid */
+    return process_open((uint32_t)pid); /* older kernels: a race with a reused pid */
 }
 
 static zero_status check_peer(struct sessions *sessions, int socket, struct ucred *out)

@@ -8,7 +8,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -192,7 +191,7 @@ static void fence(struct sessions *sessions)
     engine_last_trainer(sessions->options.engine, &sessions->old_pid, &start);
     if (sessions->old_pid == 0)
         return;
-    sessions->old_pidfd = (int)syscall(SYS_pidfd_open, (pid_t)sessions->old_pid, 0);
+    sessions->old_pidfd = process_open(sessions->old_pid);
     if (sessions->old_pidfd >= 0 && process_start(sessions->old_pid) != start) {
         close(sessions->old_pidfd); /* another process has its pid by now */
         sessions->old_pidfd = -1;

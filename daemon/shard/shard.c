@@ -112,14 +112,25 @@ void shard_destroy(struct shard *shard)
     free(shard);
 }
 
-zero_status shard_lodge(const struct shard *shard, int description)
+size_t shard_legacy(const struct shard *shard, int description, struct notify_fd *out)
 {
-    zero_status s;
+    size_t count = 0;
 
     for (int a = 0; a < ZERO_ARENA_COUNT; a++)
         if (shard->arena[a].bytes != 0)
-            TRY(s, notify_store(zero_arena_names[a], shard->arena[a].fd));
-    TRY(s, notify_store(SHARD_DESCRIPTION, description));
+            out[count++] = (struct notify_fd){ zero_arena_names[a], shard->arena[a].fd };
+    out[count++] = (struct notify_fd){ SHARD_DESCRIPTION, description };
+    return count;
+}
+
+zero_status shard_lodge(const struct shard *shard, int description)
+{
+    struct notify_fd legacy[SHARD_LEGACY];
+    size_t count = shard_legacy(shard, description, legacy);
+    zero_status s;
+
+    for (size_t i = 0; i < count; i++)
+        TRY(s, notify_store(legacy[i].name, legacy[i].fd));
     TRY(s, notify_barrier(HOLDER_MS));
 out:
     return s;
@@ -127,10 +138,10 @@ out:
 
 void shard_dislodge(const struct shard *shard)
 {
-    notify_remove(SHARD_DESCRIPTION);
-    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
-        if (shard->arena[a].bytes != 0)
-            notify_remove(zero_arena_names[a]);
+    struct notify_fd legacy[SHARD_LEGACY];
+
+    for (size_t i = shard_legacy(shard, -1, legacy); i-- > 0;)
+        notify_remove(legacy[i].name);
 }
 
 bool shard_replicated(const struct shard *shard, enum zero_arena arena)
@@ -159,6 +170,16 @@ void *shard_at(const struct shard *shard, const struct shard_view *view, uint32_
                            : l->shard_offset + index - view->rank * l->shard;
 
     return (char *)(uintptr_t)view->base + element * element_bytes(shard, view->arena);
+}
+
+uint32_t shard_holder(const struct shard *shard, enum zero_arena arena, uint32_t layer,
+                      uint64_t index, uint64_t *out_end)
+{
+    const struct zero_layer *l = &shard->layout->layers[layer];
+    bool whole = shard_replicated(shard, arena);
+
+    *out_end = whole ? l->flat : (index / l->shard + 1) * l->shard;
+    return whole ? shard->rank : (uint32_t)(index / l->shard);
 }
 
 void *shard_own(const struct shard *shard, enum zero_arena arena, uint32_t layer, uint64_t index)

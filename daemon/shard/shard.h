@@ -41,6 +41,11 @@ struct shard_spec {
 /* Adopts kept arenas, whose fds are closed if that fails; CORRUPT when one is missing. */
 zero_status shard_create(struct device *device, const struct shard_spec *spec, struct shard **out);
 
+/* What a successor needs, by name: every arena, then the model's description. At most SHARD_LEGACY
+ * of them. */
+enum { SHARD_LEGACY = ZERO_ARENA_COUNT + 1 };
+size_t shard_legacy(const struct shard *shard, int description, struct notify_fd *out);
+
 /* Lodges every arena, and then the model's description, with the holder, so that whoever finds the
  * description finds all. */
 zero_status shard_lodge(const struct shard *shard, int description);
@@ -64,6 +69,10 @@ struct shard_view {
 /* Address of a place in it. */
 void *shard_at(const struct shard *shard, const struct shard_view *view, uint32_t layer,
                uint64_t index);
+/* The rank in whose arena this one looks a place up, and where that rank's part of the layer ends.
+ */
+uint32_t shard_holder(const struct shard *shard, enum zero_arena arena, uint32_t layer,
+                      uint64_t index, uint64_t *out_end);
 /* The same in this rank's own arena. */
 void *shard_own(const struct shard *shard, enum zero_arena arena, uint32_t layer, uint64_t index);
 

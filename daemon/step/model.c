@@ -196,6 +196,21 @@ static void begin(struct engine *e)
     phases_roll(e);
 }
 
+static zero_status enter(struct engine *e, uint32_t deadline_ms)
+{
+    zero_status s;
+
+    calm_board(e);
+    TRY(s, join(e, deadline_ms));
+    TRY(s, check_steps(e));
+    agree(e);
+    begin(e);
+    LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
+             e->options.rank, e->options.world, e->step);
+out:
+    return s;
+}
+
 /* ---- all of it ------------------------------------------------------------------------------ */
 
 static zero_status lodge(struct engine *e, const struct engine_model *model)
@@ -239,13 +254,7 @@ zero_status model_join(struct engine *e, struct engine_model *model)
 
     stats_set(&e->stats.state, STATE_JOINING);
     TRY(s, build(e, model));
-    calm_board(e);
-    TRY(s, join(e, kept ? 0 : model->config.deadline_ms));
-    TRY(s, check_steps(e));
-    agree(e);
-    begin(e);
-    LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
-             e->options.rank, e->options.world, e->step);
+    s = enter(e, kept ? 0 : model->config.deadline_ms);
 out:
     zero_layout_destroy(model->layout);
     if (zero_failed(s) && !kept && e->lodged)
@@ -257,22 +266,13 @@ out:
 
 zero_status model_meet(struct engine *e)
 {
-    zero_status s;
+    struct comm *comm = e->comm;
 
     stats_set(&e->stats.state, STATE_JOINING);
     version_restart(e);
-    struct comm *comm = e->comm;
     set_comm(e, NULL);
     comm->ops->leave(comm);
-    calm_board(e);
-    TRY(s, join(e, 0));
-    TRY(s, check_steps(e));
-    agree(e);
-    begin(e);
-    LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
-             e->options.rank, e->options.world, e->step);
-out:
-    return s;
+    return enter(e, /* deadline_ms= */ 0);
 }
 
 void model_leave(struct engine *e)

@@ -28,14 +28,12 @@ static enum zero_arena arena_of(const struct engine *e, uint64_t state)
 static void copy_run(struct engine *e, enum zero_arena arena, uint32_t layer, struct zero_range run,
                      float *to)
 {
-    uint64_t share = e->shard->layout->layers[layer].shard;
     enum kernel_dtype dtype =
         arena == ZERO_ARENA_param ? (enum kernel_dtype)e->shard->config.param_dtype : KERNEL_FP32;
 
     for (uint64_t at = run.begin; at < run.end;) {
-        uint32_t rank =
-            shard_replicated(e->shard, arena) ? e->options.rank : (uint32_t)(at / share);
-        uint64_t end = shard_replicated(e->shard, arena) ? run.end : (at / share + 1) * share;
+        uint64_t end;
+        uint32_t rank = shard_holder(e->shard, arena, layer, at, &end);
         end = end < run.end ? end : run.end;
         const struct shard_view view = { arena, rank, e->comm->peers[rank].arena[arena] };
         const void *from = shard_at(e->shard, &view, layer, at);

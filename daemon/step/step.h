@@ -80,9 +80,8 @@ void engine_detach(struct engine *engine, uint64_t token);
  * get their answer from the successor (ask rank 0, for all), or now, which drops the step in
  * progress. */
 void engine_upgrade(struct engine *engine, bool now);
-/* What the successor needs, once frozen: the arenas' and the description's fds by name, up to
- * `capacity`; how many there are. */
-size_t engine_legacy(const struct engine *engine, struct notify_fd *out, size_t capacity);
+/* What the successor needs, once frozen: see shard_legacy. 0: there is no model. */
+size_t engine_legacy(const struct engine *engine, struct notify_fd *out);
 /* The process that trained with the arenas that were taken back; *out_pid 0: none. */
 void engine_last_trainer(const struct engine *engine, uint32_t *out_pid, uint64_t *out_start);
 /* The group ends for good: the holder shall forget the arenas. */

@@ -31,9 +31,8 @@ static size_t copy_run(struct engine *e)
     const struct shard *shard = e->shard;
     const struct zero_layer *layer = &shard->layout->layers[e->copy.layer];
     size_t each = zero_dtype_bytes(shard->config.param_dtype);
-    bool whole = shard_replicated(shard, ZERO_ARENA_param);
-    uint64_t at = e->copy.index, end = whole ? layer->flat : (at / layer->shard + 1) * layer->shard;
-    uint32_t rank = whole ? e->options.rank : (uint32_t)(at / layer->shard);
+    uint64_t at = e->copy.index, end;
+    uint32_t rank = shard_holder(shard, ZERO_ARENA_param, e->copy.layer, at, &end);
     const struct shard_view from = { ZERO_ARENA_param, rank,
                                      e->comm->peers[rank].arena[ZERO_ARENA_param] };
 

@@ -20,6 +20,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
 #include "daemon/step/keep.h"
+#include "daemon/step/mail.h"
 #include "daemon/step/model.h"
 #include "daemon/step/phases.h"
 #include "daemon/step/version.h"
@@ -32,92 +33,7 @@ enum {
     SPIN_ROUNDS = 200,          /* of a whole pass, while a step is on its way and cores are free */
 };
 
-/* ---- mail ----------------------------------------------------------------------------------- */
-
-void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status)
-{
-    struct mail *mail = &e->mail;
-
-    pthread_mutex_lock(&mail->lock);
-    if (mail->event_count < ENGINE_MAIL) {
-        struct engine_event *event =
-            &mail->events[(mail->event_head + mail->event_count++) % ENGINE_MAIL];
-        *event = (struct engine_event){ .kind = kind, .token = token, .status = status };
-        if (zero_failed(status))
-            memcpy(event->text, fail_detail(), sizeof event->text);
-    } else {
-        LOG_ERROR("an event was lost: the loop does not read them");
-    }
-    pthread_mutex_unlock(&mail->lock);
-    e->options.notify(e->options.context);
-}
-
-bool engine_next_event(struct engine *e, struct engine_event *out)
-{
-    struct mail *mail = &e->mail;
-
-    pthread_mutex_lock(&mail->lock);
-    bool any = mail->event_count > 0;
-    if (any) {
-        *out = mail->events[mail->event_head];
-        mail->event_head = (mail->event_head + 1) % ENGINE_MAIL;
-        mail->event_count--;
-    }
-    pthread_mutex_unlock(&mail->lock);
-    return any;
-}
-
-static void ring_bell(struct zero_bell *bell)
-{
-    atomic_fetch_add(&bell->count, 1);
-    if (atomic_load(&bell->asleep) != 0)
-        syscall(SYS_futex, &bell->count, FUTEX_WAKE, 1, NULL, NULL, 0);
-}
-
-static void drop_command(struct engine *e, struct command *command)
-{
-    if (command->kind == COMMAND_COPY)
-        e->device->ops->free(e->device, &command->buf);
-    if (command->kind != COMMAND_REGISTER)
-        return;
-    zero_layout_destroy(command->model.layout);
-    if (command->model.description >= 0)
-        close(command->model.description);
-}
-
-static void send_command(struct engine *e, struct command *command)
-{
-    struct mail *mail = &e->mail;
-
-    pthread_mutex_lock(&mail->lock);
-    if (mail->command_count < ENGINE_MAIL) {
-        mail->commands[(mail->command_head + mail->command_count++) % ENGINE_MAIL] = *command;
-    } else {
-        LOG_ERROR("a command was lost: the worker does not read them");
-        drop_command(e, command);
-    }
-    atomic_store(&mail->commands_wait, true);
-    pthread_mutex_unlock(&mail->lock);
-    ring_bell(e->bell);
-}
-
-static bool take_command(struct engine *e, struct command *out)
-{
-    struct mail *mail = &e->mail;
-
-    if (!atomic_load(&mail->commands_wait))
-        return false;
-    pthread_mutex_lock(&mail->lock);
-    bool any = mail->command_count > 0;
-    if (any) {
-        *out = mail->commands[mail->command_head];
-        mail->command_head = (mail->command_head + 1) % ENGINE_MAIL;
-        mail->command_count--;
-    }
-    atomic_store(&mail->commands_wait, mail->command_count > 0);
-    pthread_mutex_unlock(&mail->lock);
-    return any;
-}
+/* ---- peers ---------------------------------------------------------------------------------- */
 
 void engine_wake_peers(struct engine *e)
 {
@@ -296,7 +212,7 @@ static void tick(struct engine *e, uint64_t now)
 static bool work(struct engine *e)
 {
     struct command command;
-    bool any = take_command(e, &command);
+    bool any = mail_take(e, &command);
 
     if (any)
         do_command(e, &command);
@@ -427,72 +343,18 @@ void engine_destroy(struct engine *e)
     if (e == NULL)
         return;
     e->options.comm->cancel(true);
-    send_command(e, &stop);
+    mail_send(e, &stop);
     pthread_join(e->thread, NULL);
     struct command left;
-    while (take_command(e, &left))
-        drop_command(e, &left);
+    while (mail_take(e, &left))
+        mail_drop(e, &left);
     model_leave(e);
     free_engine(e);
 }
 
-void engine_register(struct engine *e, const struct engine_model *model, uint64_t token)
+size_t engine_legacy(const struct engine *e, struct notify_fd *out)
 {
-    struct command command = { .kind = COMMAND_REGISTER, .token = token, .model = *model };
-
-    e->options.comm->cancel(false);
-    send_command(e, &command);
-}
-
-void engine_cancel_register(struct engine *e)
-{
-    e->options.comm->cancel(true);
-}
-
-void engine_attach(struct engine *e, uint32_t pid, uint64_t token)
-{
-    struct command command = { .kind = COMMAND_ATTACH, .token = token, .pid = pid };
-    send_command(e, &command);
-}
-
-void engine_detach(struct engine *e, uint64_t token)
-{
-    struct command command = { .kind = COMMAND_DETACH, .token = token };
-    send_command(e, &command);
-}
-
-void engine_copy(struct engine *e, const struct device_buf *buf)
-{
-    struct command command = { .kind = COMMAND_COPY, .buf = *buf };
-    send_command(e, &command);
-}
-
-void engine_take_copy(struct engine *e, struct device_buf *out, uint64_t *out_step)
-{
-    pthread_mutex_lock(&e->mail.lock);
-    *out = e->mail.copied;
-    *out_step = e->mail.copied_step;
-    memset(&e->mail.copied, 0, sizeof e->mail.copied);
-    pthread_mutex_unlock(&e->mail.lock);
-}
-
-void engine_upgrade(struct engine *e, bool now)
-{
-    struct command command = { .kind = COMMAND_UPGRADE, .begin = now };
-    send_command(e, &command);
-}
-
-size_t engine_legacy(const struct engine *e, struct notify_fd *out, size_t capacity)
-{
-    size_t count = 0;
-
-    if (e->shard == NULL || capacity < ZERO_ARENA_COUNT + 1)
-        return 0;
-    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
-        if (e->shard->arena[a].bytes != 0)
-            out[count++] = (struct notify_fd){ zero_arena_names[a], e->shard->arena[a].fd };
-    out[count++] = (struct notify_fd){ SHARD_DESCRIPTION, e->description };
-    return count;
+    return e->shard != NULL ? shard_legacy(e->shard, e->description, out) : 0;
 }
 
 void engine_last_trainer(const struct engine *e, uint32_t *out_pid, uint64_t *out_start)

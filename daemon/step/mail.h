@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: MIT */
+/* mail.h: commands from the loop's thread to the worker, events back; step.h has the functions by
+ * which the loop sends and reads.
+ *
+ * Owns    a command that is on its way, until it is taken.
+ * Thread  any; the lock is the mail's.
+ * Fails   never: a box that overflows is a bug, and logged.
+ * Uses    engine.   Used by worker.
+ */
+#ifndef DAEMON_STEP_MAIL_H
+#define DAEMON_STEP_MAIL_H
+
+#include "daemon/step/engine.h"
+
+void mail_send(struct engine *e, struct command *command);
+bool mail_take(struct engine *e, struct command *out);
+/* Frees what a command that nobody carries out owns. */
+void mail_drop(struct engine *e, struct command *command);
+
+#endif
