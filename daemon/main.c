@@ -184,7 +184,6 @@ static void stop(void *context)
     daemon->stopping = true;
     LOG_INFO("ending");
     notify_say("STOPPING=1");
-    engine_cancel_register(daemon->engine);
     control_close(daemon->control, on_control_closed, daemon);
     sessions_close(daemon->sessions, on_sessions_closed, daemon);
 }

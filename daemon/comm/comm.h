@@ -71,7 +71,7 @@ struct comm_ops {
     zero_status (*listen)(const char *dir, uint32_t rank, int *out_listener);
     zero_status (*join)(const struct comm_group *group, struct device *device, struct comm **out);
     void (*leave)(struct comm *comm); /* NULL is a no-op */
-    /* Ends a join that waits; also one that comes later, until the next call with false. */
+    /* Ends a join that waits, and every later one until it is called with false. */
     void (*cancel)(bool cancelled);
     void (*wake)(struct comm *comm, uint32_t rank);
     void (*reduce)(struct comm *comm, const struct comm_reduce *op);

@@ -133,9 +133,9 @@ static zero_status shm_check(struct comm *comm)
             continue;
         if (atomic_load((_Atomic uint64_t *)&comm->peers[r].board->leaving) != 0)
             return REFUSE(PEER_LOST, "watch peers",
-                          "the daemon of rank %u was told to end: restart the group", r);
-        return FAIL(PEER_LOST, "watch peers", "the daemon of rank %u is gone: restart the group",
-                    r);
+                          "the daemon of rank %u was told to end: the group waits for it", r);
+        return FAIL(PEER_LOST, "watch peers",
+                    "the daemon of rank %u is gone: the group waits for its successor", r);
     }
     return zero_success();
 }

@@ -4,7 +4,8 @@
  *
  * Each side sends a hello that carries the fds of what it brings, and, once it has every peer's
  * hello, a ready. A rank has joined when it has every peer's ready: so a peer that gave up half-way
- * is noticed by its closed connection, and met again when it comes back.
+ * is noticed by its closed connection, and met again when it comes back. That is watched for to the
+ * end: a peer that is ready may join, lose another, and want to meet this rank again.
  */
 #include <errno.h>
 #include <poll.h>
@@ -248,7 +249,7 @@ static zero_status listen_to_peer(struct meeting *meeting, uint32_t rank)
         else if (!zero_failed(s))
             s = take_hello(meeting, meeting->shm->links[rank].socket, &message, fds, count);
         close_fds(fds, count);
-        if (zero_failed(s) || meeting->states[rank].got_ready)
+        if (zero_failed(s))
             return s;
     }
     return s;
@@ -291,7 +292,7 @@ static void wait_a_tick(const struct meeting *meeting)
     for (uint32_t i = 0; i < meeting->stranger_count; i++)
         fds[count++] = (struct pollfd){ .fd = meeting->strangers[i], .events = POLLIN };
     for (uint32_t r = 0; r < meeting->group->world; r++)
-        if (meeting->shm->links[r].socket >= 0 && !meeting->states[r].got_ready)
+        if (meeting->shm->links[r].socket >= 0)
             fds[count++] = (struct pollfd){ .fd = meeting->shm->links[r].socket, .events = POLLIN };
     poll(fds, count, TICK_MS);
 }
@@ -305,7 +306,7 @@ static zero_status meet_once(struct meeting *meeting)
     for (uint32_t r = 0; r < group->world && !zero_failed(s); r++) {
         if (r < group->rank && meeting->shm->links[r].socket < 0)
             s = call_peer(meeting, r);
-        if (!zero_failed(s) && r != group->rank && !meeting->states[r].got_ready)
+        if (!zero_failed(s) && r != group->rank)
             s = listen_to_peer(meeting, r);
     }
     if (!zero_failed(s))

@@ -185,8 +185,10 @@ static bool allowed(struct engine *e, const struct zero_ring_entry *entry)
         return false;
     }
     if (e->lost) {
-        calls_refuse(e, entry->slot, ZERO_PEER_LOST,
-                     "a daemon of the group is gone: restart the group");
+        calls_refuse(
+            e, entry->slot, ZERO_PEER_LOST,
+            "the daemons of the group do not belong together any more: see their logs, and "
+            "restore the newest checkpoint");
         return false;
     }
     if ((needs & NEEDS_VALUES) && !e->filled) {

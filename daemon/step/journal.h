@@ -31,7 +31,7 @@
 #include "proto/status.h"
 
 enum {
-    JOURNAL_VERSION = 1,
+    JOURNAL_VERSION = 2,
     JOURNAL_STATES = 4,
     JOURNAL_CHUNK = 512 /* elements: what the kernel has asked ahead for */
 };

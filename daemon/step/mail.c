@@ -94,13 +94,45 @@ void engine_register(struct engine *e, const struct engine_model *model, uint64_
 {
     struct command command = { .kind = COMMAND_REGISTER, .token = token, .model = *model };
 
-    e->options.comm->cancel(false);
+    pthread_mutex_lock(&e->mail.lock);
+    e->mail.registering = true;
+    pthread_mutex_unlock(&e->mail.lock);
     mail_send(e, &command);
 }
 
 void engine_cancel_register(struct engine *e)
 {
+    pthread_mutex_lock(&e->mail.lock);
+    if (e->mail.registering)
+        e->options.comm->cancel(true);
+    pthread_mutex_unlock(&e->mail.lock);
+}
+
+void mail_registered(struct engine *e)
+{
+    pthread_mutex_lock(&e->mail.lock);
+    e->mail.registering = false;
+    e->options.comm->cancel(e->mail.ending);
+    pthread_mutex_unlock(&e->mail.lock);
+}
+
+void mail_end(struct engine *e)
+{
+    struct command stop = { .kind = COMMAND_STOP };
+
+    pthread_mutex_lock(&e->mail.lock);
+    e->mail.ending = true;
     e->options.comm->cancel(true);
+    pthread_mutex_unlock(&e->mail.lock);
+    mail_send(e, &stop);
+}
+
+bool mail_ending(struct engine *e)
+{
+    pthread_mutex_lock(&e->mail.lock);
+    bool ending = e->mail.ending;
+    pthread_mutex_unlock(&e->mail.lock);
+    return ending;
 }
 
 void engine_attach(struct engine *e, uint32_t pid, uint64_t token)

@@ -17,4 +17,10 @@ bool mail_take(struct engine *e, struct command *out);
 /* Frees what a command that nobody carries out owns. */
 void mail_drop(struct engine *e, struct command *command);
 
+/* The registration has ended: a cancel that comes too late must not end a later meeting. */
+void mail_registered(struct engine *e);
+/* Sends STOP, and ends a meeting that the worker is in. */
+void mail_end(struct engine *e);
+bool mail_ending(struct engine *e);
+
 #endif

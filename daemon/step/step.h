@@ -72,7 +72,7 @@ struct engine_model {
 
 /* Registers a model: creates or takes back the arenas, lodges them, and joins the group. */
 void engine_register(struct engine *engine, const struct engine_model *model, uint64_t token);
-/* Ends a registration that waits for other ranks. */
+/* Ends a registration that waits for other ranks; nothing once it has ended. */
 void engine_cancel_register(struct engine *engine);
 void engine_attach(struct engine *engine, uint32_t pid, uint64_t token);
 void engine_detach(struct engine *engine, uint64_t token);

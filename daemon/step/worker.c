@@ -130,6 +130,7 @@ static void do_command(struct engine *e, const struct command *command)
     case COMMAND_REGISTER: {
         struct engine_model model = command->model;
         zero_status s = model_join(e, &model);
+        mail_registered(e);
         engine_post(e, ENGINE_JOINED, command->token, s);
         break;
     }
@@ -183,8 +184,8 @@ static void meet_again(struct engine *e)
 {
     LOG_INFO("epoch %" PRIu64 " is over: the group meets again", e->epoch);
     zero_status s = model_meet(e);
-    if (zero_failed(s))
-        lose_group(e, s); /* this daemon is ending, or the states do not belong together */
+    if (zero_failed(s) && !mail_ending(e)) /* trainers wait for the successor of one that ends */
+        lose_group(e, s);
 }
 
 static void tick(struct engine *e, uint64_t now)
@@ -338,12 +339,9 @@ out:
 
 void engine_destroy(struct engine *e)
 {
-    struct command stop = { .kind = COMMAND_STOP };
-
     if (e == NULL)
         return;
-    e->options.comm->cancel(true);
-    mail_send(e, &stop);
+    mail_end(e);
     pthread_join(e->thread, NULL);
     struct command left;
     while (mail_take(e, &left))
