@@ -209,6 +209,13 @@ static void tick(struct engine *e, uint64_t now)
     stats_set(&e->stats.waiting, reason.what);
 }
 
+/* A group that met again looks whether its last step is whole everywhere, of which this trainer was
+ * told before: what it says meanwhile belongs to the next attempt, and is heard then. */
+static bool between_told_and_whole(const struct engine *e)
+{
+    return e->phase == PHASE_APPLIED && e->step == e->record.decision.step;
+}
+
 /* Everything that can be done now; true if anything was. */
 static bool work(struct engine *e)
 {
@@ -223,7 +230,8 @@ static bool work(struct engine *e)
         any = calls_drain(e) || any;
     if (e->comm == NULL || e->lost)
         return any;
-    any = calls_drain(e) || any;
+    if (!between_told_and_whole(e))
+        any = calls_drain(e) || any;
     any = fill_pass(e) || any;
     any = fold_pass(e) || any;
     any = grant_pass(e) || any;
