@@ -18,7 +18,7 @@
 #include "proto/model.h"
 #include "proto/status.h"
 
-enum { ZERO_CONFIG_MAX_BYTES = 60 * 1024, ZERO_MAX_VERSIONS = 64 };
+enum { ZERO_CONFIG_MAX_BYTES = 60 * 1024, ZERO_CONFIG_MAX_PATH = 1024, ZERO_MAX_VERSIONS = 64 };
 
 enum zero_optimizer { ZERO_ADAM, ZERO_ADAMW, ZERO_SGD };
 
@@ -47,11 +47,15 @@ struct zero_config {
     bool overlap_comm;               /* doubles that bound */
 
     /* section "zerod" */
-    uint32_t deadline_ms;        /* of every wait */
-    uint32_t max_skipped_steps;  /* in a row, then TOO_MANY_SKIPS; 0: never */
-    uint32_t versions_keep;      /* at most, 1 to ZERO_MAX_VERSIONS */
-    uint32_t versions_every;     /* steps; 0: only when an observer asks */
-    uint64_t versions_max_bytes; /* together; 0: no bound */
+    uint32_t deadline_ms;                      /* of every wait */
+    uint32_t max_skipped_steps;                /* in a row, then TOO_MANY_SKIPS; 0: never */
+    uint32_t versions_keep;                    /* at most, 1 to ZERO_MAX_VERSIONS */
+    uint32_t versions_every;                   /* steps; 0: only when an observer asks */
+    uint64_t versions_max_bytes;               /* together; 0: no bound */
+    char checkpoint_dir[ZERO_CONFIG_MAX_PATH]; /* absolute; empty: no periodic checkpoints */
+    uint64_t checkpoint_steps;                 /* between two; 0: not by steps */
+    double checkpoint_minutes;                 /* 0: not by time */
+    uint32_t checkpoint_keep;                  /* newest that stay; 0: all */
 };
 
 /* Parses text (need not end in NUL) for a group of world ranks. */

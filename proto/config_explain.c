@@ -7,7 +7,7 @@
 
 #include "proto/config_keys.h"
 
-enum { VALUE_BYTES = 96, DOUBLE_BYTES = 32 };
+enum { VALUE_BYTES = CONFIG_MAX_TEXT + 8, DOUBLE_BYTES = 32 };
 
 /* The shortest decimal that is read back as the same double: equal texts are equal numbers. */
 static const char *shortest(double value, char *to)
@@ -47,6 +47,9 @@ static bool format_number(const struct zero_config *c, enum config_name name, ch
         { CONFIG_versions_keep, c->versions_keep },
         { CONFIG_versions_max_bytes, (double)c->versions_max_bytes },
         { CONFIG_versions_every, c->versions_every },
+        { CONFIG_checkpoint_steps, (double)c->checkpoint_steps },
+        { CONFIG_checkpoint_minutes, c->checkpoint_minutes },
+        { CONFIG_checkpoint_keep, c->checkpoint_keep },
     };
 
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
@@ -80,6 +83,8 @@ static bool format_resolved(const struct zero_config *c, enum config_name name, 
             return snprintf(to, VALUE_BYTES, "%s", flags[i].value ? "true" : "false") > 0;
     if (name == CONFIG_optimizer)
         return snprintf(to, VALUE_BYTES, "%s", optimizers[c->optimizer]) > 0;
+    if (name == CONFIG_checkpoint_dir)
+        return snprintf(to, VALUE_BYTES, "\"%s\"", c->checkpoint_dir) > 0;
     if (name == CONFIG_betas)
         return snprintf(to, VALUE_BYTES, "[%s, %s]", shortest(c->beta1, one),
                         shortest(c->beta2, other)) > 0;

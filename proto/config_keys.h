@@ -12,7 +12,7 @@
 #include "proto/config.h"
 #include "proto/json.h"
 
-enum { CONFIG_MAX_PATH = 256, CONFIG_MAX_TEXT = 64 };
+enum { CONFIG_MAX_PATH = 256, CONFIG_MAX_TEXT = ZERO_CONFIG_MAX_PATH };
 
 enum config_name {
 #define KEY(name, ...) CONFIG_##name,

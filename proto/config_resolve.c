@@ -263,6 +263,28 @@ static void resolve_zero(const struct config_values *values, struct zero_config 
     out->overlap_comm = GIVEN(overlap_comm) ? VALUE(overlap_comm)->flag : out->stage == 3;
 }
 
+static zero_status resolve_checkpoint(const struct config_values *values, struct zero_config *out,
+                                      struct zero_detail *detail)
+{
+    const struct config_value *dir = VALUE(checkpoint_dir);
+    bool periodic = VALUE(checkpoint_steps)->number > 0 || VALUE(checkpoint_minutes)->number > 0;
+
+    if (dir->text[0] != '\0' && dir->text[0] != '/')
+        return config_refuse(
+            detail, ZERO_CONFIG,
+            "line %u: zerod.checkpoint.dir must be an absolute path, since daemons "
+            "and trainers have folders of their own",
+            dir->line);
+    if (dir->text[0] == '\0' && periodic)
+        return config_refuse(detail, ZERO_CONFIG,
+                             "periodic checkpoints need a folder: give zerod.checkpoint.dir");
+    memcpy(out->checkpoint_dir, dir->text, strlen(dir->text) + 1);
+    out->checkpoint_steps = (uint64_t)VALUE(checkpoint_steps)->number;
+    out->checkpoint_minutes = VALUE(checkpoint_minutes)->number;
+    out->checkpoint_keep = (uint32_t)VALUE(checkpoint_keep)->number;
+    return zero_success();
+}
+
 zero_status config_resolve(const struct config_values *values, uint32_t world,
                            struct zero_config *out, struct zero_detail *detail)
 {
@@ -287,7 +309,9 @@ zero_status config_resolve(const struct config_values *values, uint32_t world,
     config.versions_keep = (uint32_t)VALUE(versions_keep)->number;
     config.versions_every = (uint32_t)VALUE(versions_every)->number;
     config.versions_max_bytes = (uint64_t)VALUE(versions_max_bytes)->number;
-    *out = config;
+    s = resolve_checkpoint(values, &config, detail);
+    if (!zero_failed(s))
+        *out = config;
     return s;
 }
 

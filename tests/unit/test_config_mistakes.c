@@ -80,6 +80,15 @@ static const struct mistake keys[] = {
 /* ---- types and ranges ---- */
 
 static const struct mistake values[] = {
+    { WITH("\"zerod\":{\"checkpoint\":{\"dir\":\"here\"}}"),
+      ZERO_CONFIG,
+      { "line 2: zerod.checkpoint.dir must be an absolute path" } },
+    { WITH("\"zerod\":{\"checkpoint\":{\"every_steps\":5}}"),
+      ZERO_CONFIG,
+      { "periodic checkpoints need a folder" } },
+    { WITH("\"zerod\":{\"checkpoint\":{\"dir\":\"/a\\nb\"}}"),
+      ZERO_CONFIG,
+      { "line 2: zerod.checkpoint.dir must be UTF-8 without control characters" } },
     { OPTIMIZER("Adam", "\"eps\":1e-50"), ZERO_CONFIG, { "line 3", "eps 1e-50 is 0 in fp32" } },
     { "{\"train_batch_size\": \"8\"}",
       ZERO_CONFIG,
