@@ -49,12 +49,18 @@ struct daemon {
     bool forget; /* the holder shall forget the arenas */
     char *dir;   /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
     int lock;
-    bool stopping;
+    bool stopping, closing;
+    struct {
+        uint64_t id;
+        bool running, good;
+        char text[BOARD_PATH];
+    } save; /* the last that somebody asked for */
 };
 
 /* ---- options -------------------------------------------------------------------------------- */
 
 enum { RECOVERY_TOKEN = 0 }; /* no client has it */
+enum { FINISH_MS = 600000 }; /* for the last checkpoint, when the daemon is told to end */
 
 enum { OPTION_RANK = 'r', OPTION_WORLD = 'w', OPTION_DIR = 'd', OPTION_VERBOSE = 'v' };
 
@@ -175,6 +181,16 @@ static void on_control_closed(void *context)
     close_rest(daemon);
 }
 
+/* The state is saved where that is wanted: everything may go. */
+static void close_all(struct daemon *daemon)
+{
+    if (daemon->closing)
+        return;
+    daemon->closing = true;
+    control_close(daemon->control, on_control_closed, daemon);
+    sessions_close(daemon->sessions, on_sessions_closed, daemon);
+}
+
 static void stop(void *context)
 {
     struct daemon *daemon = context;
@@ -184,8 +200,7 @@ static void stop(void *context)
     daemon->stopping = true;
     LOG_INFO("ending");
     notify_say("STOPPING=1");
-    control_close(daemon->control, on_control_closed, daemon);
-    sessions_close(daemon->sessions, on_sessions_closed, daemon);
+    engine_finish(daemon->engine, FINISH_MS); /* ENGINE_FINISHED goes on */
 }
 
 /* A signal may mean a restart, by which nothing is lost; this is somebody's wish. */
@@ -201,8 +216,12 @@ static void end_for_good(void *context)
 
 static void on_signal(uv_signal_t *signal, int number)
 {
+    struct daemon *daemon = signal->data;
+
     LOG_INFO("signal %d", number);
-    stop(signal->data);
+    if (daemon->stopping)
+        engine_finish(daemon->engine, 0); /* somebody has no patience */
+    stop(daemon);
 }
 
 /* ---- events --------------------------------------------------------------------------------- */
@@ -238,6 +257,45 @@ static void replace(struct daemon *daemon)
     _exit(1);
 }
 
+static uint64_t on_save(void *context, const char *dir)
+{
+    struct daemon *daemon = context;
+
+    if (dir[0] == '\0' && sessions_joined(daemon->sessions))
+        dir = engine_shard(daemon->engine)->config.checkpoint_dir;
+    daemon->save.id++;
+    daemon->save.running = true;
+    daemon->save.text[0] = '\0';
+    engine_save(daemon->engine, dir, daemon->save.id);
+    return daemon->save.id;
+}
+
+static void on_save_status(void *context, uint64_t id, Zero__V1__SaveStatusReply *reply)
+{
+    struct daemon *daemon = context;
+    const struct stats *stats = engine_stats(daemon->engine);
+
+    reply->text = daemon->save.text;
+    if (id != daemon->save.id) {
+        reply->text = (char *)(uintptr_t) "the daemon was restarted since, or another save was "
+                                          "asked for";
+        return;
+    }
+    reply->running = daemon->save.running;
+    reply->good = daemon->save.good;
+    reply->bytes = stats_get(&stats->save_bytes);
+    reply->total = stats_get(&stats->save_total);
+}
+
+static void end_save(struct daemon *daemon, const struct engine_event *event)
+{
+    if (event->token != daemon->save.id)
+        return; /* a later one was refused, and told so */
+    daemon->save.running = false;
+    daemon->save.good = !zero_failed(event->status);
+    snprintf(daemon->save.text, sizeof daemon->save.text, "%s", event->text);
+}
+
 static void on_upgrade(void *context, bool now)
 {
     struct daemon *daemon = context;
@@ -254,6 +312,10 @@ static void on_events(uv_async_t *async)
         check_recovery(daemon, &event);
         if (event.kind == ENGINE_FROZEN && !daemon->stopping)
             replace(daemon);
+        if (event.kind == ENGINE_SAVED)
+            end_save(daemon, &event);
+        if (event.kind == ENGINE_FINISHED)
+            close_all(daemon);
         if (daemon->sessions != NULL && !daemon->stopping)
             sessions_event(daemon->sessions, &event);
     }
@@ -339,8 +401,14 @@ static zero_status open_all(struct daemon *daemon)
                                      .comm = comm_find("shm"),
                                      .notify = wake_loop,
                                      .context = daemon };
-    const struct control_source source = { daemon,      on_status,  on_model,
-                                           on_versions, on_upgrade, end_for_good };
+    const struct control_source source = { .context = daemon,
+                                           .status = on_status,
+                                           .model = on_model,
+                                           .versions = on_versions,
+                                           .save = on_save,
+                                           .save_status = on_save_status,
+                                           .upgrade = on_upgrade,
+                                           .shutdown = end_for_good };
     char path[4096];
     zero_status s;
 

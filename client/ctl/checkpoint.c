@@ -55,6 +55,11 @@ static const struct subcommand {
     const struct argp_option *options;
     const char *doc;
 } subcommands[] = {
+    { "save", "[DIR]", checkpoint_save, 0, 1, NULL,
+      "Saves the last committed step of the running group as DIR/step-N, and prints that path. "
+      "Without DIR it is the config's zerod.checkpoint.dir. Training waits only for a copy in "
+      "memory; no trainer is needed.\vExit code 1 when there is no checkpoint: the reason is "
+      "printed, and what was in DIR is as it was." },
     { "list", "DIR", checkpoint_list, 1, 1, list_options,
       "Lists the checkpoints in DIR by step: complete or not, and why; the data is not read." },
     { "verify", "PATH", checkpoint_verify, 1, 1, list_options,
@@ -201,14 +206,15 @@ static error_t choose(int key, char *argument, struct argp_state *state)
             if (strcmp(subcommands[i].name, argument) == 0)
                 choice->command = &subcommands[i];
         if (choice->command == NULL)
-            argp_error(state, "'%s' is not a subcommand: list, verify, prune, export or import",
+            argp_error(state,
+                       "'%s' is not a subcommand: save, list, verify, prune, export or import",
                        argument);
         choice->argc = state->argc - state->next + 1;
         choice->argv = &state->argv[state->next - 1];
         state->next = state->argc;
         return 0;
     case ARGP_KEY_NO_ARGS:
-        argp_error(state, "a subcommand is needed: list, verify, prune, export or import");
+        argp_error(state, "a subcommand is needed: save, list, verify, prune, export or import");
         return EINVAL;
     default:
         return common_parse(key, argument, state);
@@ -219,8 +225,9 @@ static const struct argp parser = {
     .parser = choose,
     .children = children,
     .args_doc = "SUBCOMMAND ...",
-    .doc = "Looks after checkpoints on disk; no daemon is needed.\v"
+    .doc = "Saves checkpoints, and looks after those on disk, for which no daemon is needed.\v"
            "Subcommands (each has its own --help):\n"
+           "  save [DIR]     a checkpoint of the running group\n"
            "  list DIR       what is there, complete or not\n"
            "  verify PATH    compare every byte with its checksum\n"
            "  prune DIR      remove all but the newest\n"

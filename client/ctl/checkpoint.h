@@ -24,6 +24,7 @@ struct checkpoint_options {
     const char *model;
 };
 
+int checkpoint_save(const struct checkpoint_options *o);
 int checkpoint_list(const struct checkpoint_options *o);
 int checkpoint_verify(const struct checkpoint_options *o);
 int checkpoint_prune(const struct checkpoint_options *o);

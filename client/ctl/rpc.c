@@ -22,6 +22,11 @@ const struct rpc_method rpc_versions = { "/zero.v1.Control/Versions",
 const struct rpc_method rpc_shutdown = { "/zero.v1.Control/Shutdown",
                                          &zero__v1__shutdown_request__descriptor,
                                          &zero__v1__shutdown_reply__descriptor };
+const struct rpc_method rpc_save = { "/zero.v1.Control/Save", &zero__v1__save_request__descriptor,
+                                     &zero__v1__save_reply__descriptor };
+const struct rpc_method rpc_save_status = { "/zero.v1.Control/SaveStatus",
+                                            &zero__v1__save_status_request__descriptor,
+                                            &zero__v1__save_status_reply__descriptor };
 const struct rpc_method rpc_upgrade = { "/zero.v1.Control/Upgrade",
                                         &zero__v1__upgrade_request__descriptor,
                                         &zero__v1__upgrade_reply__descriptor };

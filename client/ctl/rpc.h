@@ -37,7 +37,8 @@ struct rpc_method {
     const char *name;
     const ProtobufCMessageDescriptor *request, *reply;
 };
-extern const struct rpc_method rpc_status, rpc_versions, rpc_shutdown, rpc_upgrade;
+extern const struct rpc_method rpc_status, rpc_versions, rpc_save, rpc_save_status, rpc_shutdown,
+    rpc_upgrade;
 
 /* Sends a request (NULL: an empty one), which is read before this returns, to the daemon that
  * listens on socket. */

@@ -20,7 +20,13 @@
 
 #include "proto/layout.h"
 
-enum { BOARD_VERSION = 3, BOARD_SCALARS = 8, BOARD_SCALAR_NAME = 32 };
+enum {
+    BOARD_VERSION = 4,
+    BOARD_SCALARS = 8,
+    BOARD_SCALAR_NAME = 32,
+    BOARD_PATH = 1280,
+    BOARD_TEXT = 384
+};
 
 enum board_outcome { BOARD_APPLY, BOARD_SKIP, BOARD_ABORT, BOARD_DISAGREE };
 
@@ -79,6 +85,12 @@ struct board_head {
     _Atomic uint64_t fill_taken;   /* pieces of rank 0 copied */
     _Atomic uint64_t fill_ended; /* own trainer said that it is done, and own shards are complete */
     _Atomic uint64_t fill_copied; /* replicas are equal to their owners' */
+    _Atomic uint64_t save_order;  /* rank 0: see save.h */
+    _Atomic uint64_t save_said;
+    _Atomic uint64_t finishing; /* told to end, and may still save */
+    uint64_t save_step;         /* rank 0: published by save_order */
+    char save_path[BOARD_PATH]; /* rank 0: published by save_order */
+    char save_text[BOARD_TEXT]; /* published by save_said */
     struct board_fill fill;
     struct board_vote vote;
     struct board_decision decision;

@@ -202,6 +202,26 @@ static void answer_shutdown(struct control *control, struct call *call,
     call_answer(call, &(struct call_answer){ .reply = &reply.base, .mark = &shutdown_mark });
 }
 
+static void answer_save(struct control *control, struct call *call, const ProtobufCMessage *request)
+{
+    const char *dir = ((const Zero__V1__SaveRequest *)request)->dir;
+    Zero__V1__SaveReply reply = ZERO__V1__SAVE_REPLY__INIT;
+
+    LOG_INFO("control: asked to save a checkpoint");
+    reply.id = control->source.save(control->source.context, dir);
+    call_answer(call, &(struct call_answer){ .reply = &reply.base });
+}
+
+static void answer_save_status(struct control *control, struct call *call,
+                               const ProtobufCMessage *request)
+{
+    uint64_t id = ((const Zero__V1__SaveStatusRequest *)request)->id;
+    Zero__V1__SaveStatusReply reply = ZERO__V1__SAVE_STATUS_REPLY__INIT;
+
+    control->source.save_status(control->source.context, id, &reply);
+    call_answer(call, &(struct call_answer){ .reply = &reply.base });
+}
+
 static void answer_upgrade(struct control *control, struct call *call,
                            const ProtobufCMessage *request)
 {
@@ -222,6 +242,9 @@ static const struct route {
     { "/zero.v1.Control/Model", &zero__v1__model_request__descriptor, answer_model },
     { "/zero.v1.Control/Versions", &zero__v1__versions_request__descriptor, answer_versions },
     { "/zero.v1.Control/Shutdown", &zero__v1__shutdown_request__descriptor, answer_shutdown },
+    { "/zero.v1.Control/Save", &zero__v1__save_request__descriptor, answer_save },
+    { "/zero.v1.Control/SaveStatus", &zero__v1__save_status_request__descriptor,
+      answer_save_status },
     { "/zero.v1.Control/Upgrade", &zero__v1__upgrade_request__descriptor, answer_upgrade },
 };
 
@@ -239,7 +262,9 @@ static void answer(struct control *control, struct call *call)
             route = &routes[i];
     if (route == NULL) {
         refuse(call, GRPC_STATUS_UNIMPLEMENTED,
-               "zero.v1.Control has the methods Status, Model, Versions, Shutdown and Upgrade");
+               "zero.v1.Control has the methods Status, Model, Versions, Save, SaveStatus, Upgrade "
+               "and "
+               "Shutdown");
         return;
     }
     if (control->closing) {

@@ -28,6 +28,11 @@ struct control_source {
     void (*status)(void *context, Zero__V1__StatusReply *reply);
     void (*model)(void *context, Zero__V1__ModelReply *reply);
     void (*versions)(void *context, Zero__V1__VersionsReply *reply);
+    /* Begins a save into a folder ("": the config's) and gives its number; then how that save
+     * stands.
+     */
+    uint64_t (*save)(void *context, const char *dir);
+    void (*save_status)(void *context, uint64_t id, Zero__V1__SaveStatusReply *reply);
     /* The program shall be replaced, after the next step or now; answered already. */
     void (*upgrade)(void *context, bool now);
     /* A shutdown was asked for and answered. */

@@ -230,6 +230,8 @@ void sessions_event(struct sessions *sessions, const struct engine_event *event)
             client_close(client);
         }
         break;
+    case ENGINE_SAVED:
+    case ENGINE_FINISHED:
     case ENGINE_FROZEN:
     case ENGINE_LOST:
         break; /* every call is answered so; people see it in status */

@@ -234,22 +234,39 @@ static zero_status check(const struct head *head, size_t bytes)
     return zero_success();
 }
 
-zero_status description_read(int fd, uint32_t world, struct zero_layout **out_layout,
-                             struct zero_config *out_config)
+/* Maps a description that checks out; to be unmapped. */
+static zero_status open_description(int fd, const struct head **out, size_t *out_bytes)
 {
-    struct zero_detail detail = { "" };
     struct stat stat;
-    zero_status s;
 
     if (fstat(fd, &stat) != 0 || stat.st_size < (off_t)sizeof(struct head) ||
         stat.st_size > MOST_BYTES)
         return FAIL(CORRUPT, "read model", "what the holder kept is no model");
     size_t bytes = (size_t)stat.st_size;
-    const struct head *head = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    struct head *head = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
     if (head == MAP_FAILED)
         return FAIL(NO_MEMORY, "read model", "%zu bytes: %s", bytes, strerror(errno));
+    zero_status s = check(head, bytes);
+    if (zero_failed(s)) {
+        munmap(head, bytes);
+        return s;
+    }
+    *out = head;
+    *out_bytes = bytes;
+    return s;
+}
+
+zero_status description_read(int fd, uint32_t world, struct zero_layout **out_layout,
+                             struct zero_config *out_config)
+{
+    struct zero_detail detail = { "" };
+    const struct head *head;
+    size_t bytes;
+    zero_status s = open_description(fd, &head, &bytes);
+
+    if (zero_failed(s))
+        return s;
     const char *body = (const char *)(head + 1);
-    TRY(s, check(head, bytes));
     s = zero_config_parse(body, (size_t)head->config_bytes, world, out_config, &detail);
     if (zero_failed(s)) {
         s = FAIL(CORRUPT, "read model", "its config: %s", detail.text);
@@ -257,6 +274,24 @@ zero_status description_read(int fd, uint32_t world, struct zero_layout **out_la
     }
     s = lay_out(head, body, world, out_config->param_dtype, out_layout);
 out:
+    munmap((void *)(uintptr_t)head, bytes);
+    return s;
+}
+
+zero_status description_config(int fd, char **out, size_t *out_bytes)
+{
+    const struct head *head;
+    size_t bytes;
+    zero_status s = open_description(fd, &head, &bytes);
+
+    if (zero_failed(s))
+        return s;
+    *out_bytes = (size_t)head->config_bytes;
+    *out = malloc(*out_bytes + 1);
+    if (*out == NULL)
+        s = FAIL(NO_MEMORY, "read model", "%zu bytes of config", *out_bytes);
+    else
+        memcpy(*out, head + 1, *out_bytes);
     munmap((void *)(uintptr_t)head, bytes);
     return s;
 }

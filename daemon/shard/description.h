@@ -25,4 +25,7 @@ zero_status description_write(const struct zero_layout *layout, const char *conf
 zero_status description_read(int fd, uint32_t world, struct zero_layout **out_layout,
                              struct zero_config *out_config);
 
+/* The config's text as the trainer brought it; malloc'd, not terminated. */
+zero_status description_config(int fd, char **out, size_t *out_bytes);
+
 #endif

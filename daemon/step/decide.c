@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "daemon/step/keep.h"
+#include "daemon/step/save.h"
 
 static void publish(struct engine *e, const struct board_decision *decision)
 {
@@ -128,7 +129,7 @@ bool decide_pass(struct engine *e)
         publish(e, &decision);
         return true;
     }
-    if (!all_voted(e))
+    if (save_holds(e) || !all_voted(e))
         return false;
     if (votes_agree(e, &decision))
         decide_step(e, &decision);

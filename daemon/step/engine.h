@@ -63,7 +63,9 @@ struct command {
         COMMAND_ATTACH,
         COMMAND_DETACH,
         COMMAND_COPY,
+        COMMAND_SAVE,
         COMMAND_UPGRADE,
+        COMMAND_FINISH,
         COMMAND_STOP
     } kind;
     uint64_t token;
@@ -71,6 +73,27 @@ struct command {
     uint32_t pid;
     bool begin;            /* UPGRADE: now */
     struct device_buf buf; /* COPY: owned */
+    char *dir;             /* SAVE: owned */
+    uint32_t limit_ms;     /* FINISH */
+};
+
+/* A checkpoint on its way: see save.h. */
+struct save {
+    struct saver *saver; /* NULL until the first one */
+    uint64_t id;         /* of the last that this rank took part in */
+    int said;            /* of it */
+    bool writing;
+    uint32_t region, layer; /* everything before this place is copied */
+    uint64_t copy_ns;
+    char path[BOARD_PATH];
+    /* rank 0 */
+    enum { LEAD_NONE, LEAD_PREPARE, LEAD_COPY, LEAD_BEGIN, LEAD_WRITE, LEAD_COMMIT } lead;
+    uint64_t lead_id, count, token;
+    uint64_t target;    /* the step to save; 0: any */
+    uint64_t last_step; /* that was saved by this process */
+    uint64_t begun_ns;
+    bool finished;
+    char dir[ZERO_CONFIG_MAX_PATH];
 };
 
 enum { ENGINE_MAIL = 64 };
@@ -159,6 +182,10 @@ struct engine {
         uint64_t index;
     } copy;
 
+    struct save save;
+    uint64_t finish_ns; /* told to end: until then the last step may be saved; 0: not told */
+    uint64_t told_ns;   /* when */
+
     struct engine_entry entry; /* written at attach only, as is what it points to */
     unsigned char entry_blob[ZERO_RING_MAX_BLOB];
 
@@ -203,5 +230,7 @@ void engine_wake_peers(struct engine *e);
 /* Wakes those that said they are listening. */
 void engine_wake_listeners(struct engine *e);
 void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status);
+void engine_post_text(struct engine *e, enum engine_event_kind kind, uint64_t token,
+                      zero_status status, const char *text);
 
 #endif

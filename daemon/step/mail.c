@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/step/mail.h"
 
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -12,6 +14,12 @@
 
 void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, zero_status status)
 {
+    engine_post_text(e, kind, token, status, zero_failed(status) ? fail_detail() : "");
+}
+
+void engine_post_text(struct engine *e, enum engine_event_kind kind, uint64_t token,
+                      zero_status status, const char *text)
+{
     struct mail *mail = &e->mail;
 
     pthread_mutex_lock(&mail->lock);
@@ -19,8 +27,7 @@ void engine_post(struct engine *e, enum engine_event_kind kind, uint64_t token, 
         struct engine_event *event =
             &mail->events[(mail->event_head + mail->event_count++) % ENGINE_MAIL];
         *event = (struct engine_event){ .kind = kind, .token = token, .status = status };
-        if (zero_failed(status))
-            memcpy(event->text, fail_detail(), sizeof event->text);
+        snprintf(event->text, sizeof event->text, "%s", text);
     } else {
         LOG_ERROR("an event was lost: the loop does not read them");
     }
@@ -47,6 +54,7 @@ void mail_drop(struct engine *e, struct command *command)
 {
     if (command->kind == COMMAND_COPY)
         e->device->ops->free(e->device, &command->buf);
+    free(command->dir);
     if (command->kind != COMMAND_REGISTER)
         return;
     zero_layout_destroy(command->model.layout);
@@ -116,15 +124,28 @@ void mail_registered(struct engine *e)
     pthread_mutex_unlock(&e->mail.lock);
 }
 
-void mail_end(struct engine *e)
+static void end_meetings(struct engine *e)
 {
-    struct command stop = { .kind = COMMAND_STOP };
-
     pthread_mutex_lock(&e->mail.lock);
     e->mail.ending = true;
     e->options.comm->cancel(true);
     pthread_mutex_unlock(&e->mail.lock);
+}
+
+void mail_end(struct engine *e)
+{
+    struct command stop = { .kind = COMMAND_STOP };
+
+    end_meetings(e);
     mail_send(e, &stop);
+}
+
+void engine_finish(struct engine *e, uint32_t limit_ms)
+{
+    struct command command = { .kind = COMMAND_FINISH, .limit_ms = limit_ms };
+
+    end_meetings(e);
+    mail_send(e, &command);
 }
 
 bool mail_ending(struct engine *e)
@@ -160,6 +181,16 @@ void engine_take_copy(struct engine *e, struct device_buf *out, uint64_t *out_st
     *out_step = e->mail.copied_step;
     memset(&e->mail.copied, 0, sizeof e->mail.copied);
     pthread_mutex_unlock(&e->mail.lock);
+}
+
+void engine_save(struct engine *e, const char *dir, uint64_t token)
+{
+    struct command command = { .kind = COMMAND_SAVE, .token = token, .dir = strdup(dir) };
+
+    if (command.dir == NULL)
+        engine_post(e, ENGINE_SAVED, token, FAIL(NO_MEMORY, "save checkpoint", "%s", dir));
+    else
+        mail_send(e, &command);
 }
 
 void engine_upgrade(struct engine *e, bool now)

@@ -14,6 +14,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/save.h"
 #include "daemon/step/version.h"
 #include "daemon/step/wait.h"
 
@@ -88,7 +89,9 @@ static void calm_board(struct engine *e)
     atomic_store(&e->board->beat, clock_ns());
     atomic_store(&e->board->leaving, 0);
     atomic_store(&e->board->listening, 0);
+    atomic_store(&e->board->finishing, 0);
     fill_forget(e);
+    save_drop(e, "a daemon of the group was lost meanwhile");
 }
 
 static void on_wait(void *context, uint32_t missing)
@@ -277,6 +280,7 @@ zero_status model_meet(struct engine *e)
 
 void model_leave(struct engine *e)
 {
+    save_destroy(e);
     if (e->comm != NULL)
         e->comm->ops->leave(e->comm);
     e->comm = NULL;

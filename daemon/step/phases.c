@@ -13,6 +13,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
 #include "daemon/step/keep.h"
+#include "daemon/step/save.h"
 #include "daemon/step/update.h"
 #include "daemon/step/version.h"
 
@@ -225,6 +226,7 @@ static void commit(struct engine *e)
     version_due(e);
     answer_step(e, &decision);
     calls_answer_attempt(e, ZERO_INVALID_STATE, "another thread ended the step");
+    save_committed(e);
 }
 
 /* ---- the way there -------------------------------------------------------------------------- */

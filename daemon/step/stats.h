@@ -33,6 +33,7 @@ struct stats {
     _Atomic uint64_t waiting, waiting_rank, waiting_pid; /* enum wait_for, and whom for */
     _Atomic uint64_t step_time, forward_backward_time, parameter_update_time; /* doubles, seconds */
     _Atomic uint64_t loss_scale, grad_norm, lr;                               /* doubles */
+    _Atomic uint64_t save_bytes, save_total; /* of this rank's part of the save on its way */
     _Atomic uint64_t scalar_count;
     _Atomic uint64_t scalar_names[STATS_SCALARS][STATS_NAME_WORDS];
     _Atomic uint64_t scalars[STATS_SCALARS]; /* doubles */

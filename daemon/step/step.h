@@ -35,6 +35,8 @@ enum engine_event_kind {
     ENGINE_DETACHED, /* of engine_detach: what the trainer had begun is decided or dropped */
     ENGINE_COPIED,   /* of engine_copy: take it with engine_take_copy, also when it failed */
     ENGINE_BROKEN,   /* the trainer broke the ring's protocol: end its session */
+    ENGINE_SAVED,    /* of engine_save: the checkpoint's path, or the reason why there is none */
+    ENGINE_FINISHED, /* of engine_finish */
     ENGINE_FROZEN,   /* of engine_upgrade: nothing moves any more, the process may be replaced */
     ENGINE_LOST,     /* the group is lost; every call fails from now on */
 };
@@ -43,7 +45,7 @@ struct engine_event {
     enum engine_event_kind kind;
     uint64_t token;
     zero_status status;
-    char text[ZERO_DETAIL_BYTES];
+    char text[BOARD_PATH]; /* why it failed; SAVED: or the path */
 };
 
 /* What a trainer has to know when it attaches. Valid from ENGINE_ATTACHED until the next command.
@@ -76,6 +78,12 @@ void engine_register(struct engine *engine, const struct engine_model *model, ui
 void engine_cancel_register(struct engine *engine);
 void engine_attach(struct engine *engine, uint32_t pid, uint64_t token);
 void engine_detach(struct engine *engine, uint64_t token);
+/* Saves a checkpoint of the group into a folder (absolute), which is made if it is not there. Rank
+ * 0 only. The last committed step is saved, whether or not there are trainers. */
+void engine_save(struct engine *engine, const char *dir, uint64_t token);
+/* The daemon is told to end: no group is met any more, and the last step is saved first where the
+ * config says so, for at most `limit_ms`. Again with 0: now. */
+void engine_finish(struct engine *engine, uint32_t limit_ms);
 /* Asks for this process to be replaced by another that goes on: after the next step, whose trainers
  * get their answer from the successor (ask rank 0, for all), or now, which drops the step in
  * progress. */

@@ -23,6 +23,7 @@
 #include "daemon/step/mail.h"
 #include "daemon/step/model.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/save.h"
 #include "daemon/step/version.h"
 #include "daemon/step/wait.h"
 
@@ -144,6 +145,14 @@ static void do_command(struct engine *e, const struct command *command)
     case COMMAND_COPY:
         version_begin(e, &command->buf);
         break;
+    case COMMAND_SAVE:
+        save_begin(e, command->dir, command->token);
+        free(command->dir);
+        break;
+    case COMMAND_FINISH:
+        e->told_ns = e->told_ns != 0 ? e->told_ns : clock_ns();
+        e->finish_ns = e->told_ns + (uint64_t)command->limit_ms * 1000000;
+        break;
     case COMMAND_UPGRADE:
         e->upgrade_wanted = true;
         if (command->begin) {
@@ -182,7 +191,8 @@ static void lose_group(struct engine *e, zero_status s)
 /* A rank is gone: so is this epoch. */
 static void meet_again(struct engine *e)
 {
-    LOG_INFO("epoch %" PRIu64 " is over: the group meets again", e->epoch);
+    if (!mail_ending(e))
+        LOG_INFO("epoch %" PRIu64 " is over: the group meets again", e->epoch);
     zero_status s = model_meet(e);
     if (zero_failed(s) && !mail_ending(e)) /* trainers wait for the successor of one that ends */
         lose_group(e, s);
@@ -203,6 +213,7 @@ static void tick(struct engine *e, uint64_t now)
     }
     if (e->attached)
         calls_expire(e, now);
+    save_count(e);
     struct wait_reason reason = wait_for_step(e);
     stats_set(&e->stats.waiting_rank, reason.rank);
     stats_set(&e->stats.waiting_pid, reason.pid);
@@ -216,6 +227,17 @@ static bool between_told_and_whole(const struct engine *e)
     return e->phase == PHASE_APPLIED && e->step == e->record.decision.step;
 }
 
+/* Nothing is left to save, or there is no time left. */
+static void try_to_finish(struct engine *e)
+{
+    uint64_t now = clock_ns();
+
+    if (e->finish_ns == 0 || (now < e->finish_ns && save_finishing(e, now)))
+        return;
+    e->finish_ns = 0;
+    engine_post(e, ENGINE_FINISHED, 0, zero_success());
+}
+
 /* Everything that can be done now; true if anything was. */
 static bool work(struct engine *e)
 {
@@ -224,6 +246,7 @@ static bool work(struct engine *e)
 
     if (any)
         do_command(e, &command);
+    try_to_finish(e);
     if (e->frozen)
         return any;
     if (e->lost && e->shard != NULL)
@@ -242,6 +265,7 @@ static bool work(struct engine *e)
         any = true;
     }
     any = version_pass(e) || any;
+    any = save_pass(e) || any;
     tick(e, clock_ns());
     return any;
 }

@@ -125,6 +125,21 @@ static void end(struct server *server)
         control_close(control, on_closed, server);
 }
 
+static uint64_t on_save(void *context, const char *dir)
+{
+    (void)context;
+    return strcmp(dir, "/ckpt") == 0 ? 17 : 0;
+}
+
+static void on_save_status(void *context, uint64_t id, Zero__V1__SaveStatusReply *reply)
+{
+    (void)context;
+    reply->running = id == 17;
+    reply->text = text("/ckpt/step-1");
+    reply->bytes = 5;
+    reply->total = 9;
+}
+
 static void on_upgrade(void *context, bool now)
 {
     struct server *server = context;
@@ -153,8 +168,14 @@ static void on_signal(uv_signal_t *handle, int number)
 
 static zero_status server_open(struct server *server, const char *path)
 {
-    const struct control_source source = { server,      on_status,  on_model,
-                                           on_versions, on_upgrade, on_shutdown };
+    const struct control_source source = { .context = server,
+                                           .status = on_status,
+                                           .model = on_model,
+                                           .versions = on_versions,
+                                           .save = on_save,
+                                           .save_status = on_save_status,
+                                           .upgrade = on_upgrade,
+                                           .shutdown = on_shutdown };
 
     uv_loop_init(&server->loop);
     uv_async_init(&server->loop, &server->stop, on_stop);
@@ -307,6 +328,26 @@ static void check_answers(struct client *client)
     zero__v1__model_reply__free_unpacked(model, NULL);
 }
 
+static void check_saves(struct client *client)
+{
+    static const uint8_t dir[] = { 0x0a, 5, '/', 'c', 'k', 'p', 't' }, id[] = { 0x08, 17 };
+    struct exchange x = { .method = "/zero.v1.Control/Save",
+                          .request = dir,
+                          .request_bytes = sizeof dir };
+
+    CHECK(call(client, &x) == GRPC_STATUS_OK);
+    CHECK(x.reply_bytes == sizeof id && memcmp(x.reply, id, sizeof id) == 0);
+    x = (struct exchange){ .method = "/zero.v1.Control/SaveStatus",
+                           .request = id,
+                           .request_bytes = sizeof id };
+    CHECK(call(client, &x) == GRPC_STATUS_OK);
+    Zero__V1__SaveStatusReply *status =
+        zero__v1__save_status_reply__unpack(NULL, x.reply_bytes, x.reply);
+    CHECK(status != NULL && status->running && !status->good && status->bytes == 5 &&
+          status->total == 9 && strcmp(status->text, "/ckpt/step-1") == 0);
+    zero__v1__save_status_reply__free_unpacked(status, NULL);
+}
+
 static void check_refusals(struct client *client)
 {
     static const uint8_t garbage[] = { 0x0f, 0xff, 0xff, 0xff }, unknown[] = { 0xa0, 0x1f, 7 };
@@ -425,6 +466,7 @@ static void check_service(const char *path)
     server_start(&server, path);
     client_open(&client, path);
     check_answers(&client);
+    check_saves(&client);
     check_refusals(&client);
     check_garbage(&client, path);
     CHECK(call_empty(&client, "/zero.v1.Control/Shutdown") == GRPC_STATUS_OK);

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/step/save.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fail.h"
+#include "daemon/base/log.h"
+#include "daemon/step/saver.h"
+
+enum { SLICE_BYTES = 32 << 20, FINISH_TOGETHER_MS = 2000 };
+
+/* Words on the boards: the save's number, and what. */
+#define SAVE_WORD(id, what) ((uint64_t)(id) << 8 | (uint64_t)(what))
+#define SAVE_ID(word) ((word) >> 8)
+#define SAVE_WHAT(word) ((word)&0xff)
+
+enum order { ORDER_NONE, ORDER_PREPARE, ORDER_COPY, ORDER_WRITE };
+enum said { SAID_NONE, SAID_READY, SAID_COPIED, SAID_WRITTEN, SAID_FAILED };
+
+static enum order order_of(const struct engine *e)
+{
+    return (enum order)SAVE_WHAT(board_load(&engine_board(e, 0)->save_order));
+}
+
+static void say(struct engine *e, enum said what)
+{
+    e->save.said = what;
+    atomic_store(&e->board->save_said, SAVE_WORD(e->save.id, what));
+    if (e->options.rank != 0)
+        e->comm->ops->wake(e->comm, 0);
+}
+
+static void say_failed(struct engine *e, const char *why)
+{
+    snprintf(e->board->save_text, sizeof e->board->save_text, "%s", why);
+    say(e, SAID_FAILED);
+}
+
+static void on_saver(void *context)
+{
+    engine_ring(context);
+}
+
+/* ---- every rank ----------------------------------------------------------------------------- */
+
+/* This rank's shard of a layer. */
+static size_t copy_layer(struct engine *e, const struct saver_region *region, uint32_t l)
+{
+    const struct zero_layer *layer = &e->shard->layout->layers[l];
+    size_t each = region->bytes / e->shard->layout->shard_total;
+    struct zero_range own = shard_of_rank(e->shard, e->options.rank, l);
+    size_t bytes = (size_t)layer->shard * each;
+
+    e->device->kernels->copy(region->base + layer->shard_offset * each,
+                             shard_own(e->shard, region->arena, l, own.begin), bytes);
+    return bytes;
+}
+
+/* Copies some; true when all is copied. Between two slices the trainer is served. */
+static bool copy_slice(struct engine *e)
+{
+    uint32_t count = 0;
+    const struct saver_region *regions = saver_regions(e->save.saver, &count);
+    uint64_t begun = clock_ns();
+
+    for (size_t copied = 0; e->save.region < count && copied < SLICE_BYTES;) {
+        copied += copy_layer(e, &regions[e->save.region], e->save.layer);
+        if (++e->save.layer < e->shard->layout->layer_count)
+            continue;
+        e->save.layer = 0;
+        e->save.region++;
+    }
+    e->save.copy_ns += clock_ns() - begun;
+    return e->save.region == count;
+}
+
+static bool copy_state(struct engine *e)
+{
+    struct saver_job *job = saver_job(e->save.saver);
+    const struct journal_record *record = &e->record;
+
+    if (!copy_slice(e))
+        return true;
+    job->record = *record;
+    memcpy(job->blob, e->journal.blobs[record->blob_current],
+           record->blob_bytes[record->blob_current]);
+    say(e, SAID_COPIED);
+    return true;
+}
+
+static bool start(struct engine *e, uint64_t id)
+{
+    zero_status s = zero_success();
+
+    e->save.id = id;
+    e->save.said = SAID_NONE;
+    e->save.region = e->save.layer = 0;
+    e->save.copy_ns = 0;
+    if (e->save.saver == NULL)
+        s = saver_create(e->shard, e->description, on_saver, e, &e->save.saver);
+    if (zero_failed(s)) {
+        say_failed(e, fail_detail());
+        return true;
+    }
+    saver_order(e->save.saver, SAVER_PREPARE);
+    return true;
+}
+
+static bool write_part(struct engine *e)
+{
+    struct saver_job *job = saver_job(e->save.saver);
+
+    snprintf(e->save.path, sizeof e->save.path, "%s", engine_board(e, 0)->save_path);
+    job->path = e->save.path;
+    e->save.writing = true;
+    saver_order(e->save.saver, SAVER_WRITE);
+    return true;
+}
+
+/* Does what rank 0's order asks of every rank. */
+static bool follow_order(struct engine *e)
+{
+    uint64_t word = board_load(&engine_board(e, 0)->save_order);
+    enum order order = (enum order)SAVE_WHAT(word);
+
+    if (order == ORDER_PREPARE && SAVE_ID(word) != e->save.id)
+        return start(e, SAVE_ID(word));
+    if (e->save.said == SAID_FAILED || SAVE_ID(word) != e->save.id || e->save.saver == NULL)
+        return false;
+    enum saver_state state = saver_state(e->save.saver);
+    if (state == SAVER_BUSY)
+        return false;
+    if (state == SAVER_FAILED) {
+        say_failed(e, saver_text(e->save.saver));
+        return true;
+    }
+    if (e->save.said == SAID_NONE) {
+        say(e, SAID_READY);
+        return true;
+    }
+    if (order == ORDER_COPY && e->save.said == SAID_READY && e->phase < PHASE_APPLIED &&
+        e->step == engine_board(e, 0)->save_step)
+        return copy_state(e);
+    if (order != ORDER_WRITE || e->save.said != SAID_COPIED)
+        return false;
+    if (!e->save.writing)
+        return write_part(e);
+    say(e, SAID_WRITTEN);
+    return true;
+}
+
+static bool forget_dropped(struct engine *e)
+{
+    if (e->save.said == SAID_NONE || order_of(e) != ORDER_NONE || e->save.lead != LEAD_NONE)
+        return false;
+    e->save.said = SAID_NONE;
+    e->save.writing = false;
+    atomic_store(&e->board->save_said, 0);
+    if (e->save.saver != NULL)
+        saver_order(e->save.saver, SAVER_DROP);
+    return true;
+}
+
+/* ---- rank 0 --------------------------------------------------------------------------------- */
+
+static void give_order(struct engine *e, enum order order)
+{
+    atomic_store(&e->board->save_order, SAVE_WORD(e->save.lead_id, order));
+    engine_wake_peers(e);
+}
+
+/* True when every rank said `what` of this save, or a later word; *out_failed: who failed. */
+static bool all_said(const struct engine *e, enum said what, uint32_t *out_failed)
+{
+    bool all = true;
+
+    *out_failed = e->options.world;
+    for (uint32_t r = 0; r < e->options.world; r++) {
+        uint64_t word = board_load_ordered(&engine_board(e, r)->save_said);
+        bool of_this = SAVE_ID(word) == e->save.lead_id;
+        if (of_this && SAVE_WHAT(word) == SAID_FAILED)
+            *out_failed = r;
+        all = all && of_this && SAVE_WHAT(word) >= (uint64_t)what;
+    }
+    return all;
+}
+
+static void end_save(struct engine *e, zero_status s, const char *text)
+{
+    e->save.lead = LEAD_NONE;
+    give_order(e, ORDER_NONE);
+    if (e->save.token != SAVE_PERIODIC)
+        engine_post_text(e, ENGINE_SAVED, e->save.token, s, text);
+    else if (zero_failed(s))
+        LOG_WARNING("no periodic checkpoint: the next one is tried when it is due");
+}
+
+static bool fail_save(struct engine *e, uint32_t rank)
+{
+    char text[sizeof e->board->save_text];
+
+    memcpy(text, engine_board(e, rank)->save_text, sizeof text);
+    text[sizeof text - 1] = '\0';
+    zero_status s = FAIL(IO, "save checkpoint", "rank %u: %s", rank, text);
+    end_save(e, s, fail_detail());
+    return true;
+}
+
+static bool lead_copy(struct engine *e)
+{
+    if (e->step < e->save.target || e->phase >= PHASE_APPLIED ||
+        board_load(&e->board->decided) == e->attempt)
+        return false;
+    e->board->save_step = e->step;
+    e->save.lead = LEAD_COPY;
+    give_order(e, ORDER_COPY);
+    return true;
+}
+
+static bool lead_write(struct engine *e)
+{
+    struct saver_job *job = saver_job(e->save.saver);
+
+    if (saver_state(e->save.saver) == SAVER_BUSY)
+        return false;
+    if (e->save.lead == LEAD_COPY) { /* everybody has: training goes on */
+        job->dir = e->save.dir;
+        e->save.lead = LEAD_BEGIN;
+        saver_order(e->save.saver, SAVER_BEGIN);
+        return true;
+    }
+    if (saver_state(e->save.saver) == SAVER_FAILED) {
+        say_failed(e, saver_text(e->save.saver));
+        return true;
+    }
+    snprintf(e->board->save_path, sizeof e->board->save_path, "%s", saver_text(e->save.saver));
+    e->save.lead = LEAD_WRITE;
+    give_order(e, ORDER_WRITE);
+    return true;
+}
+
+static bool lead_commit(struct engine *e)
+{
+    enum saver_state state = saver_state(e->save.saver);
+
+    if (e->save.lead == LEAD_WRITE) {
+        saver_job(e->save.saver)->keep =
+            e->save.token == SAVE_PERIODIC ? e->shard->config.checkpoint_keep : 0;
+        e->save.lead = LEAD_COMMIT;
+        saver_order(e->save.saver, SAVER_COMMIT);
+        return true;
+    }
+    if (state == SAVER_BUSY)
+        return false;
+    if (state == SAVER_FAILED) {
+        end_save(e, FAIL(IO, "save checkpoint", "%s", saver_text(e->save.saver)),
+                 saver_text(e->save.saver));
+        return true;
+    }
+    e->save.last_step = e->board->save_step;
+    LOG_INFO("checkpoint %s: training waited %.3f s for rank 0's copy", saver_text(e->save.saver),
+             (double)e->save.copy_ns * 1e-9);
+    end_save(e, zero_success(), saver_text(e->save.saver));
+    return true;
+}
+
+static bool lead(struct engine *e)
+{
+    static const enum said wanted[] = { [LEAD_PREPARE] = SAID_READY,
+                                        [LEAD_COPY] = SAID_COPIED,
+                                        [LEAD_BEGIN] = SAID_COPIED,
+                                        [LEAD_WRITE] = SAID_WRITTEN,
+                                        [LEAD_COMMIT] = SAID_WRITTEN };
+    uint32_t failed;
+
+    if (e->save.lead == LEAD_NONE)
+        return false;
+    bool all = all_said(e, wanted[e->save.lead], &failed);
+    if (failed < e->options.world)
+        return fail_save(e, failed);
+    if (!all)
+        return false;
+    switch (e->save.lead) {
+    case LEAD_PREPARE:
+        return lead_copy(e);
+    case LEAD_COPY:
+    case LEAD_BEGIN:
+        return lead_write(e);
+    case LEAD_WRITE:
+    case LEAD_COMMIT:
+        return lead_commit(e);
+    case LEAD_NONE:
+        break;
+    }
+    return false;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------ */
+
+static zero_status check_begin(const struct engine *e, const char *dir)
+{
+    if (e->options.rank != 0)
+        return REFUSE(INVALID_ARGUMENT, "save checkpoint", "rank 0 saves: ask it");
+    if (e->comm == NULL || e->lost || !e->filled)
+        return REFUSE(INVALID_STATE, "save checkpoint",
+                      "there is nothing to save: the group has no model, no initial values, or "
+                      "lost a rank");
+    if (e->save.lead != LEAD_NONE)
+        return REFUSE(BUSY, "save checkpoint", "another save is on its way, into %s", e->save.dir);
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (SAVE_WHAT(board_load(&engine_board(e, r)->save_said)) != SAID_NONE)
+            return REFUSE(BUSY, "save checkpoint", "rank %u still clears the last save away", r);
+    if (dir[0] != '/' || strlen(dir) >= sizeof e->save.dir)
+        return REFUSE(INVALID_ARGUMENT, "save checkpoint",
+                      "the folder must be an absolute path of less than %zu bytes",
+                      sizeof e->save.dir);
+    return zero_success();
+}
+
+static void begin(struct engine *e, const char *dir, uint64_t target, uint64_t token)
+{
+    zero_status s = check_begin(e, dir);
+
+    if (zero_failed(s)) {
+        if (token != SAVE_PERIODIC)
+            engine_post(e, ENGINE_SAVED, token, s);
+        else
+            LOG_WARNING("no periodic checkpoint at step %" PRIu64 ": %s", e->step, fail_detail());
+        return;
+    }
+    snprintf(e->save.dir, sizeof e->save.dir, "%s", dir);
+    e->save.target = target;
+    e->save.token = token;
+    e->save.lead = LEAD_PREPARE;
+    e->save.lead_id = e->epoch << 16 | (++e->save.count & 0xffff); /* other than any before */
+    e->save.begun_ns = clock_ns();
+    give_order(e, ORDER_PREPARE);
+}
+
+void save_begin(struct engine *e, const char *dir, uint64_t token)
+{
+    begin(e, dir, /* target= */ 0, token);
+}
+
+/* Its memory is there before the step that is to be saved is made: that one waits for the copy
+ * alone. */
+void save_committed(struct engine *e)
+{
+    const struct zero_config *config = &e->shard->config;
+    uint64_t now = clock_ns(), every = config->checkpoint_steps;
+
+    if (e->options.rank != 0 || config->checkpoint_dir[0] == '\0')
+        return;
+    if (e->save.begun_ns == 0)
+        e->save.begun_ns = now; /* minutes count from the first step on */
+    bool by_steps = every != 0 && (e->step + 1) % every == 0;
+    bool by_time = config->checkpoint_minutes > 0 &&
+                   (double)(now - e->save.begun_ns) >= config->checkpoint_minutes * 60e9;
+    if (by_steps || by_time)
+        begin(e, config->checkpoint_dir, by_steps ? e->step + 1 : 0, SAVE_PERIODIC);
+}
+
+bool save_pass(struct engine *e)
+{
+    bool any = e->options.rank == 0 && lead(e);
+
+    any = follow_order(e) || any;
+    return forget_dropped(e) || any;
+}
+
+bool save_holds(const struct engine *e)
+{
+    bool prepares = e->save.lead == LEAD_PREPARE && e->save.target == e->step;
+    return e->save.lead == LEAD_COPY || prepares;
+}
+
+void save_drop(struct engine *e, const char *why)
+{
+    if (e->save.lead != LEAD_NONE) {
+        e->save.lead = LEAD_NONE;
+        zero_status s = FAIL(PEER_LOST, "save checkpoint", "%s", why);
+        if (e->save.token != SAVE_PERIODIC)
+            engine_post(e, ENGINE_SAVED, e->save.token, s);
+    }
+    e->save.said = SAID_NONE;
+    e->save.writing = false;
+    atomic_store(&e->board->save_order, 0);
+    atomic_store(&e->board->save_said, 0);
+    if (e->save.saver != NULL)
+        saver_order(e->save.saver, SAVER_DROP);
+}
+
+/* Signals reach the ranks one after the other: the others wait for rank 0 to hear of it too. */
+static bool wait_for_rank_0(const struct engine *e, uint64_t now)
+{
+    const struct board_head *first = engine_board(e, 0);
+
+    if (board_load(&first->finishing) != 0)
+        return board_load(&first->leaving) == 0;
+    return now - e->told_ns < FINISH_TOGETHER_MS * UINT64_C(1000000);
+}
+
+bool save_finishing(struct engine *e, uint64_t now)
+{
+    if (e->shard == NULL || e->comm == NULL || e->lost || !e->filled ||
+        e->shard->config.checkpoint_dir[0] == '\0')
+        return false;
+    atomic_store(&e->board->finishing, 1);
+    if (e->options.rank != 0)
+        return wait_for_rank_0(e, now);
+    if (e->save.lead != LEAD_NONE && e->save.target <= e->step)
+        return true;
+    if (e->save.finished || e->save.last_step == e->step)
+        return false;
+    if (e->save.lead != LEAD_NONE)
+        end_save(e, zero_success(), ""); /* of a step that may never come */
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (SAVE_WHAT(board_load(&engine_board(e, r)->save_said)) != SAID_NONE)
+            return true;     /* it still clears the last one away */
+    e->save.finished = true; /* one try */
+    begin(e, e->shard->config.checkpoint_dir, /* target= */ 0, SAVE_PERIODIC);
+    return e->save.lead != LEAD_NONE;
+}
+
+void save_count(struct engine *e)
+{
+    uint64_t done = 0, total = 0;
+
+    if (e->save.saver != NULL)
+        saver_progress(e->save.saver, &done, &total);
+    stats_set(&e->stats.save_bytes, done);
+    stats_set(&e->stats.save_total, total);
+}
+
+void save_destroy(struct engine *e)
+{
+    saver_destroy(e->save.saver);
+    memset(&e->save, 0, sizeof e->save);
+}

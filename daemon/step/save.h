@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* save.h: a checkpoint of the whole group. Training waits only for a copy of the state in memory.
+ *
+ * Rank 0 leads by orders on its board; every rank says on its own board how far it is, and has a
+ * saver thread for what takes time (saver.h).
+ *
+ *   order     what every rank does                                      then it says
+ *   PREPARE   its saver gets memory for a copy                          READY
+ *   COPY      the worker copies the state of step save_step; rank 0     COPIED
+ *             decides nothing until all have
+ *   WRITE     its saver writes its part into save_path                  WRITTEN
+ *   NONE      whatever was begun is dropped                             NONE
+ *
+ * Rank 0's saver makes the folder before WRITE, and commits it when all have written. A rank that
+ * fails says FAILED, and why; a group that loses a rank drops the save. The state is copied in any
+ * phase before APPLIED: until then nothing of the committed step is overwritten, and that needs no
+ * trainer. A periodic save begins a step early, so that memory is there when its step is committed.
+ *
+ * Thread  the worker.
+ * Fails   ENGINE_SAVED says how a save ended, with the path or the reason.
+ * Uses    engine, saver.   Used by worker, model, phases, decide.
+ */
+#ifndef DAEMON_STEP_SAVE_H
+#define DAEMON_STEP_SAVE_H
+
+#include "daemon/step/engine.h"
+
+#define SAVE_PERIODIC UINT64_MAX /* the token of a save that nobody asked for */
+
+/* Rank 0: begins a save into `dir`, answered with ENGINE_SAVED of this token. */
+void save_begin(struct engine *e, const char *dir, uint64_t token);
+/* A step was committed: begins a periodic save when one is due after the next. */
+void save_committed(struct engine *e);
+/* Goes on; true if anything changed. */
+bool save_pass(struct engine *e);
+/* Rank 0 may not decide: a rank still copies. */
+bool save_holds(const struct engine *e);
+/* The group is left: what was begun is dropped. */
+void save_drop(struct engine *e, const char *why);
+/* The daemon is told to end: true while the last step is still to be saved. */
+bool save_finishing(struct engine *e, uint64_t now);
+
+/* Tells status how much is written. */
+void save_count(struct engine *e);
+void save_destroy(struct engine *e);
+
+#endif

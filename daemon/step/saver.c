@@ -1,0 +1,357 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/step/saver.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "daemon/base/clock.h"
+#include "daemon/base/fail.h"
+#include "daemon/base/log.h"
+#include "daemon/shard/description.h"
+#include "daemon/store/catalogue.h"
+
+struct saver {
+    const struct shard *shard; /* borrowed, as is the description's fd */
+    int description;
+    void (*notify)(void *context);
+    void *context;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    enum saver_order order;
+    bool ordered, dropping, stopping;
+    atomic_int state;
+    char text[PATH_MAX]; /* published by state */
+    struct saver_job job;
+    unsigned char *memory; /* NULL: none */
+    size_t bytes;
+    struct saver_region regions[SAVER_REGIONS];
+    uint32_t region_count;
+    struct store_progress progress;
+    struct store_save folder; /* rank 0's, while open */
+    bool open;
+};
+
+/* ---- memory --------------------------------------------------------------------------------- */
+
+static void add_region(struct saver *saver, enum zero_arena arena, enum store_state state,
+                       zero_dtype dtype)
+{
+    struct saver_region *region = &saver->regions[saver->region_count];
+
+    if (saver->shard->arena[arena].bytes == 0)
+        return;
+    *region = (struct saver_region){ .arena = arena, .state = state };
+    region->bytes = saver->shard->layout->shard_total * zero_dtype_bytes(dtype);
+    saver->bytes += region->bytes;
+    saver->region_count++;
+}
+
+static void list_regions(struct saver *saver)
+{
+    zero_dtype dtype = saver->shard->config.param_dtype;
+
+    if (dtype != ZERO_FP32)
+        add_region(saver, ZERO_ARENA_param, STORE_PARAM, dtype);
+    add_region(saver, shard_master(saver->shard), STORE_MASTER, ZERO_FP32);
+    add_region(saver, ZERO_ARENA_moment1, STORE_MOMENT1, ZERO_FP32);
+    add_region(saver, ZERO_ARENA_moment2, STORE_MOMENT2, ZERO_FP32);
+    add_region(saver, ZERO_ARENA_max_moment2, STORE_MAX_MOMENT2, ZERO_FP32);
+}
+
+/* Resident before the worker copies: training waits for the copy alone. */
+static zero_status prepare(struct saver *saver)
+{
+    const struct device_ops *ops = saver->shard->device->ops;
+
+    if (saver->memory != NULL)
+        return zero_success();
+    zero_status s = ops->check_room(saver->shard->device, saver->bytes);
+    if (zero_failed(s))
+        return s;
+    void *base =
+        mmap(NULL, saver->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (base == MAP_FAILED)
+        return FAIL(NO_MEMORY, "save checkpoint", "a copy of %zu bytes: %s", saver->bytes,
+                    strerror(errno));
+    saver->memory = base;
+    madvise(base, saver->bytes, MADV_HUGEPAGE); /* where the host allows it */
+    for (size_t at = 0; at < saver->bytes; at += 4096)
+        ((volatile unsigned char *)base)[at] = 0;
+    size_t at = 0;
+    for (uint32_t i = 0; i < saver->region_count; i++) {
+        saver->regions[i].base = saver->memory + at;
+        at += saver->regions[i].bytes;
+    }
+    return zero_success();
+}
+
+static void give_back(struct saver *saver)
+{
+    struct zero_detail detail = { "" };
+
+    if (saver->memory != NULL)
+        munmap(saver->memory, saver->bytes);
+    saver->memory = NULL;
+    if (saver->open && zero_failed(store_abandon(&saver->folder, &detail)))
+        LOG_WARNING("what was begun in %s stays: %s", saver->job.dir, detail.text);
+    saver->open = false;
+}
+
+/* ---- files ---------------------------------------------------------------------------------- */
+/* The store logs nothing. */
+static zero_status say(zero_status s, const struct zero_detail *detail)
+{
+    return zero_failed(s)
+               ? fail_status(s.code, "save checkpoint", __FILE__, __LINE__, "%s", detail->text)
+               : s;
+}
+
+static zero_status begin(struct saver *saver)
+{
+    struct zero_detail detail = { "" };
+    zero_status s = store_begin(saver->job.dir, saver->job.record.step, &saver->folder, &detail);
+
+    if (zero_failed(s))
+        return say(s, &detail);
+    saver->open = true;
+    snprintf(saver->text, sizeof saver->text, "%s", saver->folder.path);
+    if (strlen(saver->folder.path) >= BOARD_PATH)
+        return FAIL(INVALID_ARGUMENT, "save checkpoint", "%s is longer than %d bytes",
+                    saver->folder.path, BOARD_PATH - 1);
+    return s;
+}
+
+static zero_status write_part(struct saver *saver)
+{
+    const struct journal_record *record = &saver->job.record;
+    struct store_region regions[SAVER_REGIONS];
+    struct store_piece pieces[SAVER_REGIONS];
+    struct zero_detail detail = { "" };
+    struct store_save save;
+    struct store_written written = { .bytes = 0 };
+
+    for (uint32_t i = 0; i < saver->region_count; i++) {
+        pieces[i] = (struct store_piece){ saver->regions[i].base, saver->regions[i].bytes };
+        regions[i] = (struct store_region){ .state = saver->regions[i].state,
+                                            .pieces = &pieces[i],
+                                            .piece_count = 1 };
+    }
+    const struct store_part part = { .rank = saver->shard->rank,
+                                     .layout = saver->shard->layout,
+                                     .regions = regions,
+                                     .region_count = saver->region_count,
+                                     .blob = saver->job.blob,
+                                     .blob_bytes = record->blob_bytes[record->blob_current] };
+    zero_status s = store_join(saver->job.path, &save, &detail);
+    if (zero_failed(s))
+        return say(s, &detail);
+    uint64_t begun = clock_ns();
+    s = store_write_part(&save, &part, &saver->progress, &written, &detail);
+    store_leave(&save);
+    if (zero_failed(s))
+        return say(s, &detail);
+    double seconds = (double)(clock_ns() - begun) * 1e-9;
+    LOG_INFO("checkpoint of step %" PRIu64 ": wrote %" PRIu64 " bytes in %.2f s (%.2f GB/s), %s%s",
+             record->step, written.bytes, seconds, (double)written.bytes / seconds * 1e-9,
+             store_engine_names[written.engine],
+             written.direct ? "" : ", through the page cache: no O_DIRECT here");
+    return s;
+}
+
+static zero_status commit(struct saver *saver)
+{
+    const struct journal_record *record = &saver->job.record;
+    struct store_info info = { .layout = saver->shard->layout,
+                               .stage = saver->shard->config.stage,
+                               .step = record->step,
+                               .updates = record->updates,
+                               .skipped_in_row = record->skipped_in_row,
+                               .scaler = { record->loss_scale, record->scaler.hysteresis_left,
+                                           record->scaler.iteration,
+                                           record->scaler.last_overflow } };
+    struct zero_detail detail = { "" };
+    char path[PATH_MAX], *config = NULL;
+    zero_status s = description_config(saver->description, &config, &info.config_bytes);
+
+    if (zero_failed(s))
+        return s;
+    info.config = config;
+    s = say(store_commit(&saver->folder, &info, path, &detail), &detail);
+    free(config);
+    if (zero_failed(s))
+        return s;
+    saver->open = false;
+    snprintf(saver->text, sizeof saver->text, "%s", path);
+    return s;
+}
+
+/* The new one is whole: an old one that cannot be removed is no reason to call it failed. */
+static void prune(struct saver *saver)
+{
+    struct zero_detail detail = { "" };
+    uint64_t removed = 0;
+
+    if (saver->job.keep == 0)
+        return;
+    if (zero_failed(store_prune(saver->job.dir, saver->job.keep, &removed, &detail)))
+        LOG_WARNING("old checkpoints in %s stay: %s", saver->job.dir, detail.text);
+    else if (removed > 0)
+        LOG_INFO("removed %" PRIu64 " old checkpoints in %s", removed, saver->job.dir);
+}
+
+/* ---- thread --------------------------------------------------------------------------------- */
+
+static zero_status carry_out(struct saver *saver, enum saver_order order)
+{
+    zero_status s;
+
+    switch (order) {
+    case SAVER_PREPARE:
+        return prepare(saver);
+    case SAVER_BEGIN:
+        return begin(saver);
+    case SAVER_WRITE:
+        return write_part(saver);
+    case SAVER_COMMIT:
+        s = commit(saver);
+        if (!zero_failed(s))
+            prune(saver);
+        return s;
+    case SAVER_DROP:
+        give_back(saver);
+        return zero_success();
+    }
+    return zero_success();
+}
+
+static void run_order(struct saver *saver, enum saver_order order)
+{
+    zero_status s = carry_out(saver, order);
+
+    pthread_mutex_lock(&saver->lock);
+    if (zero_failed(s))
+        snprintf(saver->text, sizeof saver->text, "%s", fail_detail());
+    if (order == SAVER_DROP)
+        saver->dropping = false;
+    enum saver_state now = zero_failed(s)        ? SAVER_FAILED
+                           : order == SAVER_DROP ? SAVER_IDLE
+                                                 : SAVER_DONE;
+    if (!saver->ordered && !saver->dropping) /* otherwise the next one is waited for already */
+        atomic_store(&saver->state, now);
+    pthread_mutex_unlock(&saver->lock);
+    saver->notify(saver->context);
+}
+
+static void *run(void *argument)
+{
+    struct saver *saver = argument;
+
+    pthread_mutex_lock(&saver->lock);
+    while (!saver->stopping) {
+        if (!saver->ordered && !saver->dropping) {
+            pthread_cond_wait(&saver->changed, &saver->lock);
+            continue;
+        }
+        enum saver_order order = saver->dropping ? SAVER_DROP : saver->order;
+        saver->ordered = false;
+        atomic_store(&saver->progress.cancel, false);
+        pthread_mutex_unlock(&saver->lock);
+        run_order(saver, order);
+        pthread_mutex_lock(&saver->lock);
+    }
+    pthread_mutex_unlock(&saver->lock);
+    give_back(saver);
+    return NULL;
+}
+
+zero_status saver_create(const struct shard *shard, int description, void (*notify)(void *context),
+                         void *context, struct saver **out)
+{
+    struct saver *saver = calloc(1, sizeof *saver);
+    sigset_t all, before;
+
+    if (saver == NULL)
+        return FAIL(NO_MEMORY, "save checkpoint", "%zu bytes", sizeof *saver);
+    saver->shard = shard;
+    saver->description = description;
+    saver->notify = notify;
+    saver->context = context;
+    list_regions(saver);
+    pthread_mutex_init(&saver->lock, NULL);
+    pthread_cond_init(&saver->changed, NULL);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&saver->thread, NULL, run, saver);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0) {
+        free(saver);
+        return FAIL(SYSTEM, "save checkpoint", "thread: %s", strerror(error));
+    }
+    *out = saver;
+    return zero_success();
+}
+
+void saver_destroy(struct saver *saver)
+{
+    if (saver == NULL)
+        return;
+    pthread_mutex_lock(&saver->lock);
+    saver->stopping = true;
+    atomic_store(&saver->progress.cancel, true);
+    pthread_cond_signal(&saver->changed);
+    pthread_mutex_unlock(&saver->lock);
+    pthread_join(saver->thread, NULL);
+    pthread_cond_destroy(&saver->changed);
+    pthread_mutex_destroy(&saver->lock);
+    free(saver);
+}
+
+struct saver_job *saver_job(struct saver *saver)
+{
+    return &saver->job;
+}
+
+void saver_order(struct saver *saver, enum saver_order order)
+{
+    pthread_mutex_lock(&saver->lock);
+    if (order == SAVER_DROP) {
+        saver->dropping = true;
+        saver->ordered = false;
+        atomic_store(&saver->progress.cancel, true);
+    } else {
+        saver->order = order;
+        saver->ordered = true;
+    }
+    atomic_store(&saver->state, SAVER_BUSY);
+    pthread_cond_signal(&saver->changed);
+    pthread_mutex_unlock(&saver->lock);
+}
+
+enum saver_state saver_state(const struct saver *saver)
+{
+    return (enum saver_state)atomic_load((atomic_int *)(uintptr_t)&saver->state);
+}
+
+const char *saver_text(const struct saver *saver)
+{
+    return saver->text;
+}
+
+void saver_progress(const struct saver *saver, uint64_t *out_done, uint64_t *out_total)
+{
+    *out_done = atomic_load((_Atomic uint64_t *)(uintptr_t)&saver->progress.bytes);
+    *out_total = saver->bytes;
+}
+
+const struct saver_region *saver_regions(const struct saver *saver, uint32_t *out_count)
+{
+    *out_count = saver->region_count;
+    return saver->regions;
+}
