@@ -37,6 +37,7 @@ struct daemon {
     uv_loop_t loop;
     uv_async_t events;
     uv_signal_t signals[2];
+    uv_timer_t patience; /* while it saves before it ends */
     struct device *device;
     struct engine *engine;
     struct sessions *sessions;
@@ -60,7 +61,9 @@ struct daemon {
 /* ---- options -------------------------------------------------------------------------------- */
 
 enum { RECOVERY_TOKEN = 0 }; /* no client has it */
-enum { FINISH_MS = 600000 }; /* for the last checkpoint, when the daemon is told to end */
+/* Told to end, it may still save: so long, asking the holder for so much more every now and then.
+ */
+enum { FINISH_MS = 600000, PATIENCE_MS = 1000 };
 
 enum { OPTION_RANK = 'r', OPTION_WORLD = 'w', OPTION_DIR = 'd', OPTION_VERBOSE = 'v' };
 
@@ -187,8 +190,15 @@ static void close_all(struct daemon *daemon)
     if (daemon->closing)
         return;
     daemon->closing = true;
+    uv_close((uv_handle_t *)&daemon->patience, NULL);
     control_close(daemon->control, on_control_closed, daemon);
     sessions_close(daemon->sessions, on_sessions_closed, daemon);
+}
+
+static void ask_for_patience(uv_timer_t *timer)
+{
+    (void)timer;
+    notify_say("EXTEND_TIMEOUT_USEC=10000000");
 }
 
 static void stop(void *context)
@@ -200,6 +210,7 @@ static void stop(void *context)
     daemon->stopping = true;
     LOG_INFO("ending");
     notify_say("STOPPING=1");
+    uv_timer_start(&daemon->patience, ask_for_patience, PATIENCE_MS, PATIENCE_MS);
     engine_finish(daemon->engine, FINISH_MS); /* ENGINE_FINISHED goes on */
 }
 
@@ -447,6 +458,7 @@ static int run(struct daemon *daemon)
     static const int numbers[2] = { SIGTERM, SIGINT };
 
     uv_loop_init(&daemon->loop);
+    uv_timer_init(&daemon->loop, &daemon->patience);
     uv_async_init(&daemon->loop, &daemon->events, on_events);
     daemon->events.data = daemon;
     if (zero_failed(open_all(daemon)))

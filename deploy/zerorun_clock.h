@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* zerorun_clock.h: the time that deadlines are counted in. Used by front, group, child,
- * restart and tree. */
+ * holder, restart and tree. */
 #ifndef DEPLOY_ZERORUN_CLOCK_H
 #define DEPLOY_ZERORUN_CLOCK_H
 

@@ -82,6 +82,16 @@ void daemons_hear(struct daemons *daemons, uint32_t rank)
         daemon->ready = true;
 }
 
+int64_t daemons_patience_ms(const struct daemons *daemons)
+{
+    int64_t most = 0;
+
+    for (uint32_t r = 0; r < world_of(daemons); r++)
+        if (daemons->children[r].pid > 0 && daemons->holders[r].patience_ms > most)
+            most = daemons->holders[r].patience_ms;
+    return most;
+}
+
 bool daemons_ready(const struct daemons *daemons)
 {
     uint32_t ready = 0;

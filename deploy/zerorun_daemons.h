@@ -33,6 +33,8 @@ bool daemons_late(const struct daemons *daemons);
 bool daemons_replace(struct daemons *daemons, struct child *daemon, const char *how);
 /* Starts those whose time has come. */
 bool daemons_start_due(struct daemons *daemons);
+/* Until when (now_ms) the end of one may take, as it asked; 0: none did. */
+int64_t daemons_patience_ms(const struct daemons *daemons);
 /* When the next of them is to start again, or is late; 0: none. */
 int64_t daemons_next_ms(const struct daemons *daemons);
 /* Closes what is kept for them: there will be no successors. */

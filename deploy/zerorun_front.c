@@ -7,7 +7,9 @@
 #include <err.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,7 +24,9 @@ enum {
 /* The end that a user asked for. */
 struct ending {
     int signal; /* 0: none was asked for */
+    bool hurried;
     int64_t asked_ms, deadline_ms;
+    _Atomic int64_t *patience_ms; /* the group's word: daemons save, and may take until then */
 };
 
 void front_signals(sigset_t *out)
@@ -45,10 +49,22 @@ static void pass_on(pid_t group, int signal, int64_t grace_ms, struct ending *en
     kill(group, signal);
     if (!ends)
         return;
-    if (ending->signal == 0)
-        *ending = (struct ending){ signal, now, now + 2 * grace_ms + SLACK_MS };
+    bool first = ending->signal == 0;
+    if (first)
+        *ending = (struct ending){ .signal = signal,
+                                   .asked_ms = now,
+                                   .deadline_ms = now + 2 * grace_ms + SLACK_MS,
+                                   .patience_ms = ending->patience_ms };
     else if (ending->deadline_ms > now + HURRIED_MS)
         ending->deadline_ms = now + HURRIED_MS;
+    ending->hurried = !first;
+}
+
+static int64_t deadline_of(const struct ending *ending)
+{
+    int64_t patience = atomic_load(ending->patience_ms) + SLACK_MS;
+
+    return ending->hurried || patience < ending->deadline_ms ? ending->deadline_ms : patience;
 }
 
 /* Waits for a signal, at most until the ending's deadline; 0 if that has come. */
@@ -58,7 +74,7 @@ static int next_signal(const struct ending *ending)
 
     front_signals(&signals);
     for (;;) {
-        int64_t left = ending->deadline_ms - now_ms();
+        int64_t left = deadline_of(ending) - now_ms();
         struct timespec wait = { .tv_sec = left / 1000, .tv_nsec = left % 1000 * 1000000 };
         if (ending->signal != 0 && left <= 0)
             return 0;
@@ -94,7 +110,10 @@ int front_run(struct plan *plan)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTTOU, SIG_IGN); /* the group's process writes from the terminal's background */
     pid_t group = -1;
-    if (pipe2(lifeline, O_CLOEXEC) == 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0)
+    plan->patience_ms = mmap(NULL, sizeof *plan->patience_ms, PROT_READ | PROT_WRITE,
+                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (plan->patience_ms != MAP_FAILED && pipe2(lifeline, O_CLOEXEC) == 0 &&
+        prctl(PR_SET_CHILD_SUBREAPER, 1) == 0)
         group = fork();
     if (group < 0) {
         warn("cannot start the group's process");
@@ -108,7 +127,7 @@ int front_run(struct plan *plan)
         return group_run(plan, lifeline[0]);
     }
     close(lifeline[0]);
-    struct ending ending = { 0 };
+    struct ending ending = { .patience_ms = plan->patience_ms };
     int status, code = EXIT_SYSTEM;
     if (!wait_for(group, plan->options->grace_s, &ending, &status)) {
         warnx("%s: its group process %d did not end the group within %.1f s: killing everything",

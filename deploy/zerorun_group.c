@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -282,6 +283,19 @@ static void flush(struct group *group)
     output_flush(&group->output);
 }
 
+/* A daemon that saves the last step says that it takes its time; who asks twice has none to give.
+ */
+static void be_patient(struct group *group)
+{
+    int64_t until = daemons_patience_ms(&group->daemons);
+
+    if (group->phase != STOPPING_DAEMONS || group->hurried || group->killed ||
+        until <= group->deadline_ms)
+        return;
+    group->deadline_ms = until;
+    atomic_store(group->plan->patience_ms, until);
+}
+
 /* Kills what has not ended in time; true if the phase's processes are gone or beyond our power. */
 static bool stopped(struct group *group, const struct child *children)
 {
@@ -326,6 +340,7 @@ static void advance(struct group *group)
               group->hurried ? 0 : (int64_t)group->plan->options->grace_s * 1000);
         break;
     case STOPPING_DAEMONS:
+        be_patient(group);
         if (stopped(group, group->daemons.children))
             group->phase = OVER;
         break;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "deploy/zerorun_holder.h"
 
+#include "deploy/zerorun_clock.h"
+
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,6 +14,7 @@
 enum {
     TEXT_BYTES = 4096,
     MESSAGE_FDS = 253, /* SCM_MAX_FD: the kernel sends no more at once */
+    MOST_EXTEND_MS = 3600000,
 };
 
 struct message {
@@ -26,7 +29,8 @@ struct message {
 /* What a text asks for, one assignment a line. */
 struct tags {
     bool ready, store, remove, barrier;
-    const char *name; /* NULL: none */
+    int64_t extend_ms; /* 0: not asked for */
+    const char *name;  /* NULL: none */
 };
 
 bool holder_open(struct holder *holder, const char *path, uint32_t rank)
@@ -125,6 +129,8 @@ static void parse(struct message *message, struct tags *out)
         out->barrier = out->barrier || strcmp(line, "BARRIER=1") == 0;
         if (strncmp(line, "FDNAME=", 7) == 0)
             out->name = line + 7;
+        if (strncmp(line, "EXTEND_TIMEOUT_USEC=", 20) == 0)
+            out->extend_ms = strtoll(line + 20, NULL, 10) / 1000;
     }
 }
 
@@ -229,6 +235,8 @@ bool holder_hear(struct holder *holder, pid_t daemon, struct output *output)
             parse(&message, &tags);
             obey(holder, &message, &tags, output);
             ready = ready || tags.ready;
+            if (tags.extend_ms > 0 && tags.extend_ms <= MOST_EXTEND_MS)
+                holder->patience_ms = now_ms() + tags.extend_ms;
         }
         for (size_t i = 0; i < message.count; i++) /* a barrier's, and what is not kept */
             close(message.fds[i]);

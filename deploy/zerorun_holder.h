@@ -5,8 +5,8 @@
  * READY=1 is told to the caller. FDSTORE=1 keeps the fds that come along under FDNAME= ("stored" if
  * there is none), beside others of that name; FDSTOREREMOVE=1 closes all of that name; a
  * BARRIER=1's fd is closed when everything before it is done. What is kept is not watched for its
- * end, whether FDPOLL=0 is said or not. STOPPING=1 and all else changes nothing: an exit code says
- * how it ended.
+ * end, whether FDPOLL=0 is said or not. EXTEND_TIMEOUT_USEC= says how long from now the end may
+ * still take. STOPPING=1 and all else changes nothing: an exit code says how it ended.
  *
  * One socket per daemon. Only the process that was started as that daemon is heard, as with
  * systemd's NotifyAccess=main: what another one of the same user says is refused.
@@ -36,7 +36,8 @@ struct holder {
     int fd; /* the socket, -1: none */
     struct kept kept[HOLDER_FDS];
     size_t count;
-    pid_t stranger; /* who was refused last: said once */
+    pid_t stranger;      /* who was refused last: said once */
+    int64_t patience_ms; /* of CLOCK_MONOTONIC: until then its end may take; 0: not said */
 };
 
 /* False and errno if there is no socket. */

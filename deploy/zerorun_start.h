@@ -18,10 +18,11 @@
 struct plan {
     const struct options *options;
     const struct folder *folder;
-    const char *zerod;    /* the programs' files */
-    const char *trainer;  /* NULL with --daemons-only */
-    const char *config;   /* absolute, NULL if trainers have their own */
-    uint16_t master_port; /* 0 until trainers start */
+    const char *zerod;            /* the programs' files */
+    const char *trainer;          /* NULL with --daemons-only */
+    const char *config;           /* absolute, NULL if trainers have their own */
+    uint16_t master_port;         /* 0 until trainers start */
+    _Atomic int64_t *patience_ms; /* for the front: the end may take until then; shared memory */
 };
 
 /* With all that is kept for it. */

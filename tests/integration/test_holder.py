@@ -223,6 +223,23 @@ last()
         self.assertEqual(len(re.findall(r"process \d+ is not zerod 0: what it says to us is refused",
                                         err)), 1)
 
+    def test_a_daemon_may_ask_for_more_time_to_end(self):
+        ends = ("import time\nsay('READY=1'); open(folder + '/done', 'w')\n"
+                "signal.sigwait([signal.SIGTERM]); say('STOPPING=1')\n"
+                "for i in range(25): say('EXTEND_TIMEOUT_USEC=1500000'); time.sleep(0.1)\n"
+                "open(folder + '/saved', 'w')\n%s")
+        code, _, err = self.live(ends % "sys.exit(0)", options=("--grace", "1"))
+        self.assertEqual(code, 0, err)
+        self.assertTrue(os.path.exists(self.path("lives/saved")))
+        self.assertNotIn("does not end", err)
+
+    def test_a_daemon_that_has_asked_and_still_does_not_end_is_killed(self):
+        code, _, err = self.live(
+            "import time\nsay('READY=1'); open(folder + '/done', 'w')\n"
+            "signal.sigwait([signal.SIGTERM]); say('EXTEND_TIMEOUT_USEC=1500000')\n"
+            "time.sleep(1000)", options=("--grace", "1"))
+        self.assertIn("zerod 0 does not end: killing it", err)
+
     # ---- restarts ---------------------------------------------------------------------------
 
     def test_daemon_that_fails_at_once_again_and_again(self):
