@@ -32,6 +32,8 @@ struct settings {
     enum log_level level;
 };
 
+enum { REMEMBERED = 16 };
+
 struct daemon {
     struct settings settings;
     uv_loop_t loop;
@@ -51,11 +53,12 @@ struct daemon {
     char *dir;   /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
     int lock;
     bool stopping, closing;
-    struct {
+    uint64_t saves; /* that people asked for; the last few are remembered */
+    struct asked_save {
         uint64_t id;
         bool running, good;
         char text[BOARD_PATH];
-    } save; /* the last that somebody asked for */
+    } save[REMEMBERED];
 };
 
 /* ---- options -------------------------------------------------------------------------------- */
@@ -268,43 +271,52 @@ static void replace(struct daemon *daemon)
     _exit(1);
 }
 
+/* NULL: forgotten, or of another daemon. */
+static struct asked_save *find_save(struct daemon *daemon, uint64_t id)
+{
+    struct asked_save *save = &daemon->save[id % REMEMBERED];
+    return id != 0 && save->id == id ? save : NULL;
+}
+
 static uint64_t on_save(void *context, const char *dir)
 {
     struct daemon *daemon = context;
+    uint64_t id = ++daemon->saves;
 
     if (dir[0] == '\0' && sessions_joined(daemon->sessions))
         dir = engine_shard(daemon->engine)->config.checkpoint_dir;
-    daemon->save.id++;
-    daemon->save.running = true;
-    daemon->save.text[0] = '\0';
-    engine_save(daemon->engine, dir, daemon->save.id);
-    return daemon->save.id;
+    daemon->save[id % REMEMBERED] = (struct asked_save){ .id = id, .running = true };
+    engine_save(daemon->engine, dir, id);
+    return id;
 }
 
 static void on_save_status(void *context, uint64_t id, Zero__V1__SaveStatusReply *reply)
 {
     struct daemon *daemon = context;
     const struct stats *stats = engine_stats(daemon->engine);
+    struct asked_save *save = find_save(daemon, id);
 
-    reply->text = daemon->save.text;
-    if (id != daemon->save.id) {
-        reply->text = (char *)(uintptr_t) "the daemon was restarted since, or another save was "
-                                          "asked for";
+    if (save == NULL) {
+        reply->text = (char *)(uintptr_t) "the daemon was restarted since: what it had begun to "
+                                          "save is lost, try again";
         return;
     }
-    reply->running = daemon->save.running;
-    reply->good = daemon->save.good;
+    reply->text = save->text;
+    reply->running = save->running;
+    reply->good = save->good;
     reply->bytes = stats_get(&stats->save_bytes);
     reply->total = stats_get(&stats->save_total);
 }
 
 static void end_save(struct daemon *daemon, const struct engine_event *event)
 {
-    if (event->token != daemon->save.id)
-        return; /* a later one was refused, and told so */
-    daemon->save.running = false;
-    daemon->save.good = !zero_failed(event->status);
-    snprintf(daemon->save.text, sizeof daemon->save.text, "%s", event->text);
+    struct asked_save *save = find_save(daemon, event->token);
+
+    if (save == NULL)
+        return;
+    save->running = false;
+    save->good = !zero_failed(event->status);
+    snprintf(save->text, sizeof save->text, "%s", event->text);
 }
 
 static void on_upgrade(void *context, bool now)

@@ -78,10 +78,12 @@ struct command {
 };
 
 /* A checkpoint on its way: see save.h. */
+enum save_said { SAID_NONE, SAID_READY, SAID_COPIED, SAID_WRITTEN, SAID_FAILED };
+
 struct save {
     struct saver *saver; /* NULL until the first one */
     uint64_t id;         /* of the last that this rank took part in */
-    int said;            /* of it */
+    enum save_said said; /* of it */
     bool writing;
     uint32_t region, layer; /* everything before this place is copied */
     uint64_t copy_ns;

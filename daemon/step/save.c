@@ -18,14 +18,13 @@ enum { SLICE_BYTES = 32 << 20, FINISH_TOGETHER_MS = 2000 };
 #define SAVE_WHAT(word) ((word)&0xff)
 
 enum order { ORDER_NONE, ORDER_PREPARE, ORDER_COPY, ORDER_WRITE };
-enum said { SAID_NONE, SAID_READY, SAID_COPIED, SAID_WRITTEN, SAID_FAILED };
 
 static enum order order_of(const struct engine *e)
 {
     return (enum order)SAVE_WHAT(board_load(&engine_board(e, 0)->save_order));
 }
 
-static void say(struct engine *e, enum said what)
+static void say(struct engine *e, enum save_said what)
 {
     e->save.said = what;
     atomic_store(&e->board->save_said, SAVE_WORD(e->save.id, what));
@@ -173,7 +172,7 @@ static void give_order(struct engine *e, enum order order)
 }
 
 /* True when every rank said `what` of this save, or a later word; *out_failed: who failed. */
-static bool all_said(const struct engine *e, enum said what, uint32_t *out_failed)
+static bool all_said(const struct engine *e, enum save_said what, uint32_t *out_failed)
 {
     bool all = true;
 
@@ -269,11 +268,11 @@ static bool lead_commit(struct engine *e)
 
 static bool lead(struct engine *e)
 {
-    static const enum said wanted[] = { [LEAD_PREPARE] = SAID_READY,
-                                        [LEAD_COPY] = SAID_COPIED,
-                                        [LEAD_BEGIN] = SAID_COPIED,
-                                        [LEAD_WRITE] = SAID_WRITTEN,
-                                        [LEAD_COMMIT] = SAID_WRITTEN };
+    static const enum save_said wanted[] = { [LEAD_PREPARE] = SAID_READY,
+                                             [LEAD_COPY] = SAID_COPIED,
+                                             [LEAD_BEGIN] = SAID_COPIED,
+                                             [LEAD_WRITE] = SAID_WRITTEN,
+                                             [LEAD_COMMIT] = SAID_WRITTEN };
     uint32_t failed;
 
     if (e->save.lead == LEAD_NONE)
@@ -313,6 +312,9 @@ static zero_status check_begin(const struct engine *e, const char *dir)
     for (uint32_t r = 0; r < e->options.world; r++)
         if (SAVE_WHAT(board_load(&engine_board(e, r)->save_said)) != SAID_NONE)
             return REFUSE(BUSY, "save checkpoint", "rank %u still clears the last save away", r);
+    if (dir[0] == '\0')
+        return REFUSE(INVALID_ARGUMENT, "save checkpoint",
+                      "no folder was given, and the config has no zerod.checkpoint.dir");
     if (dir[0] != '/' || strlen(dir) >= sizeof e->save.dir)
         return REFUSE(INVALID_ARGUMENT, "save checkpoint",
                       "the folder must be an absolute path of less than %zu bytes",

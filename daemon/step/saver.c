@@ -260,7 +260,7 @@ static void *run(void *argument)
             continue;
         }
         enum saver_order order = saver->dropping ? SAVER_DROP : saver->order;
-        saver->ordered = false;
+        saver->ordered = saver->ordered && order == SAVER_DROP;
         atomic_store(&saver->progress.cancel, false);
         pthread_mutex_unlock(&saver->lock);
         run_order(saver, order);
