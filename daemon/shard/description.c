@@ -234,37 +234,39 @@ static zero_status check(const struct head *head, size_t bytes)
     return zero_success();
 }
 
-/* Maps a description that checks out; to be unmapped. */
-static zero_status open_description(int fd, const struct head **out, size_t *out_bytes)
+/* Maps a description that checks out, to be unmapped; NULL with the reason. */
+static const struct head *open_description(int fd, size_t *out_bytes, zero_status *out_why)
 {
     struct stat stat;
 
     if (fstat(fd, &stat) != 0 || stat.st_size < (off_t)sizeof(struct head) ||
-        stat.st_size > MOST_BYTES)
-        return FAIL(CORRUPT, "read model", "what the holder kept is no model");
+        stat.st_size > MOST_BYTES) {
+        *out_why = FAIL(CORRUPT, "read model", "what the holder kept is no model");
+        return NULL;
+    }
     size_t bytes = (size_t)stat.st_size;
     struct head *head = mmap(NULL, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (head == MAP_FAILED)
-        return FAIL(NO_MEMORY, "read model", "%zu bytes: %s", bytes, strerror(errno));
-    zero_status s = check(head, bytes);
-    if (zero_failed(s)) {
-        munmap(head, bytes);
-        return s;
+    if (head == MAP_FAILED) {
+        *out_why = FAIL(NO_MEMORY, "read model", "%zu bytes: %s", bytes, strerror(errno));
+        return NULL;
     }
-    *out = head;
     *out_bytes = bytes;
-    return s;
+    *out_why = check(head, bytes);
+    if (!zero_failed(*out_why))
+        return head;
+    munmap(head, bytes);
+    return NULL;
 }
 
 zero_status description_read(int fd, uint32_t world, struct zero_layout **out_layout,
                              struct zero_config *out_config)
 {
     struct zero_detail detail = { "" };
-    const struct head *head;
-    size_t bytes;
-    zero_status s = open_description(fd, &head, &bytes);
+    size_t bytes = 0;
+    zero_status s;
+    const struct head *head = open_description(fd, &bytes, &s);
 
-    if (zero_failed(s))
+    if (head == NULL)
         return s;
     const char *body = (const char *)(head + 1);
     s = zero_config_parse(body, (size_t)head->config_bytes, world, out_config, &detail);
@@ -280,11 +282,11 @@ out:
 
 zero_status description_config(int fd, char **out, size_t *out_bytes)
 {
-    const struct head *head;
-    size_t bytes;
-    zero_status s = open_description(fd, &head, &bytes);
+    size_t bytes = 0;
+    zero_status s;
+    const struct head *head = open_description(fd, &bytes, &s);
 
-    if (zero_failed(s))
+    if (head == NULL)
         return s;
     *out_bytes = (size_t)head->config_bytes;
     *out = malloc(*out_bytes + 1);
