@@ -29,6 +29,8 @@ __attribute__((visibility("default"))) const char *argp_program_version = "zerod
 struct settings {
     uint32_t rank, world;
     const char *dir;
+    const char *restore;
+    bool weights_only;
     enum log_level level;
 };
 
@@ -68,13 +70,26 @@ enum { RECOVERY_TOKEN = 0 }; /* no client has it */
  */
 enum { FINISH_MS = 600000, PATIENCE_MS = 1000 };
 
-enum { OPTION_RANK = 'r', OPTION_WORLD = 'w', OPTION_DIR = 'd', OPTION_VERBOSE = 'v' };
+enum {
+    OPTION_RANK = 'r',
+    OPTION_WORLD = 'w',
+    OPTION_DIR = 'd',
+    OPTION_VERBOSE = 'v',
+    OPTION_RESTORE = 256,
+    OPTION_WEIGHTS_ONLY
+};
 
 static const struct argp_option options[] = {
     { "rank", OPTION_RANK, "R", 0, "this daemon's rank, 0 to N-1", 0 },
     { "world", OPTION_WORLD, "N", 0, "daemons in the group", 0 },
     { "runtime-dir", OPTION_DIR, "DIR", 0,
       "folder of the group's sockets, the same for every rank (default $ZERO_RUNTIME_DIR)", 0 },
+    { "restore", OPTION_RESTORE, "PATH", 0,
+      "a model that is new starts from this checkpoint, or from the newest complete one in the "
+      "folder PATH (default: the newest in the config's zerod.checkpoint.dir)",
+      0 },
+    { "weights-only", OPTION_WEIGHTS_ONLY, NULL, 0,
+      "with --restore: the weights are the initial values of a training that begins at step 0", 0 },
     { "verbose", OPTION_VERBOSE, NULL, 0, "log refused requests too", 0 },
     { 0 },
 };
@@ -103,6 +118,12 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case OPTION_DIR:
         settings->dir = argument;
         return 0;
+    case OPTION_RESTORE:
+        settings->restore = argument;
+        return 0;
+    case OPTION_WEIGHTS_ONLY:
+        settings->weights_only = true;
+        return 0;
     case OPTION_VERBOSE:
         settings->level = LOG_DEBUG_LEVEL;
         return 0;
@@ -112,6 +133,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
                        ZERO_MAX_WORLD);
         if (settings->dir == NULL)
             argp_error(state, "--runtime-dir DIR is needed (or ZERO_RUNTIME_DIR)");
+        if (settings->weights_only && settings->restore == NULL)
+            argp_error(state, "--weights-only needs a checkpoint: --restore PATH");
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -422,6 +445,8 @@ static zero_status open_all(struct daemon *daemon)
                                      .world = settings->world,
                                      .dir = settings->dir,
                                      .comm = comm_find("shm"),
+                                     .restore = settings->restore,
+                                     .weights_only = settings->weights_only,
                                      .notify = wake_loop,
                                      .context = daemon };
     const struct control_source source = { .context = daemon,

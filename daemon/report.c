@@ -10,7 +10,7 @@
 #include "daemon/session/versions.h"
 #include "daemon/step/wait.h"
 
-static const char *const state_names[] = { "empty", "joining",  "filling",
+static const char *const state_names[] = { "empty", "joining",  "restoring", "filling",
                                            "ready", "stepping", "lost" };
 
 /* The size that the kernel knows, not the one that was asked for. */
@@ -104,12 +104,13 @@ void report_status(struct report *report, const struct report_source *source,
     reply->version = (char *)(uintptr_t)ZEROD_VERSION;
     reply->kernels = (char *)(uintptr_t)source->device->kernels->name;
     reply->state = (char *)(uintptr_t)(state <= STATE_LOST ? state_names[state] : "unknown");
-    reply->param_dtype = (char *)(uintptr_t) "";
+    reply->param_dtype = reply->restored = (char *)(uintptr_t) "";
     report_numbers(stats, reply);
     report_scalars(report, stats, reply);
     if (joined) {
         report_arenas(report, engine_shard(source->engine), reply);
         count_versions(source->sessions, reply);
+        reply->restored = (char *)(uintptr_t)engine_origin(source->engine);
     }
     if (source->sessions != NULL) {
         reply->trainer_pid = sessions_trainer_pid(source->sessions);

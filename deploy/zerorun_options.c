@@ -21,6 +21,8 @@ enum long_option {
     KEY_NO_PREFIX,
     KEY_GRACE,
     KEY_READY_TIMEOUT,
+    KEY_RESTORE,
+    KEY_WEIGHTS_ONLY,
     KEY_ZEROD
 };
 
@@ -55,6 +57,13 @@ static const struct argp_option table[] = {
       "How long processes may take to end before they are killed (10)", 0 },
     { "ready-timeout", KEY_READY_TIMEOUT, "SECONDS", 0,
       "How long a daemon may take to get ready (30), at the start and after a restart", 0 },
+    { "restore", KEY_RESTORE, "PATH", 0,
+      "Start from this checkpoint, or from the newest complete one in the folder PATH, with any N, "
+      "stage and dtype. Without it: from the newest in the config's zerod.checkpoint.dir, if there "
+      "is one",
+      0 },
+    { "weights-only", KEY_WEIGHTS_ONLY, NULL, 0,
+      "With --restore: take the weights as initial values; training begins at step 0", 0 },
     { "zerod", KEY_ZEROD, "PATH", 0,
       "The daemon to start; ZEROD if not given, else the one beside zerorun, else from PATH", 0 },
     { NULL, 0, NULL, 0, NULL, 0 }
@@ -113,6 +122,16 @@ static void add_override(struct argp_state *state, struct options *options, cons
     options->overrides[options->override_count++] = text;
 }
 
+/* Absolute: a daemon may be started again from another folder. */
+static char *find_restore(struct argp_state *state, const char *text)
+{
+    char *path = realpath(text, NULL);
+
+    if (path == NULL)
+        argp_error(state, "--restore %s: %s", text, strerror(errno));
+    return path;
+}
+
 static void check(struct argp_state *state, const struct options *options)
 {
     if (options->world == 0)
@@ -122,6 +141,8 @@ static void check(struct argp_state *state, const struct options *options)
                    options->trainer[0]);
     if (!options->daemons_only && options->trainer == NULL)
         argp_error(state, "name the trainer to start after --, or say --daemons-only");
+    if (options->weights_only && options->restore == NULL)
+        argp_error(state, "--weights-only needs a checkpoint: --restore PATH");
     if (options->daemons_only && options->max_restarts > 0)
         argp_error(state, "--daemons-only starts no trainer, so --max-restarts has no meaning");
     if (options->daemons_only && options->override_count > 0 && options->config == NULL)
@@ -166,6 +187,13 @@ static error_t parse(int key, char *argument, struct argp_state *state)
         break;
     case KEY_READY_TIMEOUT:
         options->ready_s = parse_count(state, "--ready-timeout", argument, 0, 86400);
+        break;
+    case KEY_RESTORE:
+        free(options->restore);
+        options->restore = find_restore(state, argument);
+        break;
+    case KEY_WEIGHTS_ONLY:
+        options->weights_only = true;
         break;
     case KEY_ZEROD:
         options->zerod = argument;
@@ -221,4 +249,5 @@ void options_parse(int argc, char **argv, struct options *out)
 void options_deinit(struct options *options)
 {
     free(options->overrides);
+    free(options->restore);
 }

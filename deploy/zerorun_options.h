@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* zerorun_options.h: the command line of zerorun, and the exit codes it promises.
  *
- * Owns    the list of overrides; the texts are main's argv or the environment's.
- * Thread  main.
- * Fails   a wrong command line ends the process with EXIT_USAGE and a sentence.
- * Uses    argp, proto/layout.h.   Used by every part of zerorun.
+ * Owns    the list of overrides and the path to restore; the other texts are main's argv or the
+ * environment's. Thread  main. Fails   a wrong command line ends the process with EXIT_USAGE and a
+ * sentence. Uses    argp, proto/layout.h.   Used by every part of zerorun.
  */
 #ifndef DEPLOY_ZERORUN_OPTIONS_H
 #define DEPLOY_ZERORUN_OPTIONS_H
@@ -40,6 +39,8 @@ struct options {
     const char *config;      /* NULL: none was named */
     const char *runtime_dir; /* NULL: a fresh one */
     const char *zerod;       /* NULL: look for it */
+    char *restore;           /* absolute; NULL: nothing is asked for */
+    bool weights_only;       /* of it */
     const char **overrides;  /* "path.to.key=value" */
     size_t override_count;
     char **trainer; /* NULL-terminated; NULL with daemons_only */

@@ -44,15 +44,22 @@ bool start_daemon(const struct plan *plan, struct child *daemon, const struct ho
     const char *path = plan->folder->path;
     uint32_t rank = daemon->rank;
     char rank_text[16], world_text[16];
+    char restore[] = "--restore", weights_only[] = "--weights-only";
     int fds[HOLDER_FDS];
     struct environment environment;
 
     snprintf(rank_text, sizeof rank_text, "%u", rank);
     snprintf(world_text, sizeof world_text, "%u", plan->options->world);
-    char *argv[] = { (char[]){ "zerod" }, (char[]){ "--rank" },
-                     rank_text,           (char[]){ "--world" },
-                     world_text,          (char[]){ "--runtime-dir" },
-                     plan->folder->path,  NULL };
+    char *argv[11] = { (char[]){ "zerod" },   (char[]){ "--rank" }, rank_text,
+                       (char[]){ "--world" }, world_text,           (char[]){ "--runtime-dir" },
+                       plan->folder->path };
+    size_t words = 7;
+    if (plan->options->restore != NULL) {
+        argv[words++] = restore;
+        argv[words++] = plan->options->restore;
+    }
+    if (plan->options->weights_only)
+        argv[words++] = weights_only;
     environment_init(&environment);
     forget_systemd(&environment);
     environment_set(&environment, "ZERO_RUNTIME_DIR=%s", path);

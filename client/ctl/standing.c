@@ -200,6 +200,8 @@ static void write_rank(struct writer *w, const struct standing_rank *rank)
         write_arenas(w, rank->reply);
         write_traffic(w, rank->reply);
         write_reals(w, rank->reply);
+        writer_key(w, "restored");
+        writer_text(w, rank->reply->restored);
         writer_key(w, "waiting_for");
         writer_text(w, rank->reply->waiting_for);
         writer_key(w, "kernels");

@@ -19,6 +19,8 @@
 
 struct comm;
 
+enum { COMM_ORIGIN_BYTES = 80 };
+
 /* How far a rank is, as it tells the others when they meet. */
 struct comm_standing {
     uint64_t epoch, attempt; /* the last it knows */
@@ -27,6 +29,7 @@ struct comm_standing {
     uint64_t filled;         /* it has all its initial values */
     uint64_t submissions;    /* written to its order log */
     struct board_decision decision; /* the last it knows */
+    char origin[COMM_ORIGIN_BYTES]; /* the checkpoint it began with; "": none */
 };
 
 /* What a rank brings to the group. Everything is borrowed until leave. */

@@ -14,7 +14,7 @@
 #include "daemon/comm/comm_shm.h"
 
 enum {
-    GREET_PROTOCOL = 2,
+    GREET_PROTOCOL = 3,
     GREET_FDS = 2 + ZERO_ARENA_COUNT, /* text, bell, then the arenas that exist */
 };
 

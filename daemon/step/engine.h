@@ -109,7 +109,8 @@ struct mail {
     struct device_buf copied; /* a version, until the loop takes it; owned */
     uint64_t copied_step;
     atomic_bool commands_wait; /* so that the worker need not take the lock to look */
-    bool registering;          /* a registration is on its way, which may be cancelled */
+    bool registering;          /* a registration is on its way, which may be cancelled, */
+    bool given_up;             /* and was */
     bool ending;               /* no group is met any more */
 };
 

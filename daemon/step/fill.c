@@ -12,8 +12,7 @@
 
 enum { SOURCE_EVERY_RANK = 1, SOURCE_RANK_0 = 2 }; /* 1 + enum zero_fill_source */
 
-/* Writes elements [begin, end) of a layer's flat vector, in fp32, to the places this rank has. */
-static void write_run(struct engine *e, uint32_t layer, struct zero_range run, const float *values)
+void fill_write(struct engine *e, uint32_t layer, struct zero_range run, const float *values)
 {
     enum zero_arena arenas[2] = { shard_master(e->shard), ZERO_ARENA_param };
 
@@ -41,8 +40,8 @@ static void take_piece(struct engine *e, const struct board_fill *piece, const v
     struct zero_range run = { tensor->offset + piece->offset,
                               tensor->offset + piece->offset + piece->count };
 
-    write_run(e, tensor->layer, run,
-              (const float *)((const char *)staging + piece->staging_offset));
+    fill_write(e, tensor->layer, run,
+               (const float *)((const char *)staging + piece->staging_offset));
     e->fill_progress[piece->tensor] = piece->offset + piece->count;
 }
 

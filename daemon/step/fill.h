@@ -6,7 +6,7 @@
  * for. At the end replicas are made equal to their owners' shards, whatever the trainers gave.
  *
  * Thread  the worker.
- * Uses    engine, calls, update.   Used by calls, worker.
+ * Uses    engine, calls, update.   Used by calls, restore, worker.
  */
 #ifndef DAEMON_STEP_FILL_H
 #define DAEMON_STEP_FILL_H
@@ -16,6 +16,10 @@
 void fill_from(struct engine *e, const struct zero_ring_entry *entry);  /* FILL_FROM */
 void fill_piece(struct engine *e, const struct zero_ring_entry *entry); /* FILL */
 void fill_end(struct engine *e, const struct zero_ring_entry *entry);   /* FILL_END */
+
+/* Writes weights [run) of a layer's flat vector, in fp32, to the places of them that this rank has.
+ */
+void fill_write(struct engine *e, uint32_t layer, struct zero_range run, const float *values);
 
 /* A new trainer fills from the start, unless the last one had ended. */
 void fill_restart(struct engine *e);

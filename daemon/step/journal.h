@@ -19,12 +19,12 @@
  * Thread  the worker.
  * Fails   CORRUPT when neither record checks out, VERSION when another zerod wrote it: never a
  *         guess.
- * Uses    board, fail.   Used by step.
+ * Uses    comm, fail.   Used by step.
  */
 #ifndef DAEMON_STEP_JOURNAL_H
 #define DAEMON_STEP_JOURNAL_H
 
-#include "daemon/comm/board.h"
+#include "daemon/comm/comm.h"
 #include "daemon/step/scaler.h"
 #include "proto/plan.h"
 #include "proto/ring.h"
@@ -45,6 +45,8 @@ struct journal_head {
     _Atomic uint64_t begun, done;   /* JOURNAL_MARK(step, chunk) */
     _Atomic uint64_t trainer_pid;   /* the last trainer's, */
     _Atomic uint64_t trainer_start; /* and when it was started: pids come again */
+    char origin[COMM_ORIGIN_BYTES]; /* the checkpoint that the state began with; "": none. Written
+                                       once, before the arena can outlive its daemon */
 };
 
 #define JOURNAL_MARK(step, chunk) ((uint64_t)(step) << 32 | (uint64_t)(chunk))

@@ -104,6 +104,7 @@ void engine_register(struct engine *e, const struct engine_model *model, uint64_
 
     pthread_mutex_lock(&e->mail.lock);
     e->mail.registering = true;
+    e->mail.given_up = false;
     pthread_mutex_unlock(&e->mail.lock);
     mail_send(e, &command);
 }
@@ -111,8 +112,10 @@ void engine_register(struct engine *e, const struct engine_model *model, uint64_
 void engine_cancel_register(struct engine *e)
 {
     pthread_mutex_lock(&e->mail.lock);
-    if (e->mail.registering)
+    if (e->mail.registering) {
+        e->mail.given_up = true;
         e->options.comm->cancel(true);
+    }
     pthread_mutex_unlock(&e->mail.lock);
 }
 
@@ -154,6 +157,14 @@ bool mail_ending(struct engine *e)
     bool ending = e->mail.ending;
     pthread_mutex_unlock(&e->mail.lock);
     return ending;
+}
+
+bool mail_given_up(struct engine *e)
+{
+    pthread_mutex_lock(&e->mail.lock);
+    bool given_up = e->mail.given_up || e->mail.ending;
+    pthread_mutex_unlock(&e->mail.lock);
+    return given_up;
 }
 
 void engine_attach(struct engine *e, uint32_t pid, uint64_t token)

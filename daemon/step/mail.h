@@ -19,6 +19,8 @@ void mail_drop(struct engine *e, struct command *command);
 
 /* The registration has ended: a cancel that comes too late must not end a later meeting. */
 void mail_registered(struct engine *e);
+/* Is the registration that is on its way to be ended? */
+bool mail_given_up(struct engine *e);
 /* Sends STOP, and ends a meeting that the worker is in. */
 void mail_end(struct engine *e);
 bool mail_ending(struct engine *e);

@@ -14,6 +14,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/restore.h"
 #include "daemon/step/save.h"
 #include "daemon/step/version.h"
 #include "daemon/step/wait.h"
@@ -117,7 +118,7 @@ static void set_comm(struct engine *e, struct comm *comm)
 
 static zero_status join(struct engine *e, uint32_t deadline_ms)
 {
-    const struct comm_group group = {
+    struct comm_group group = {
         .rank = e->options.rank,
         .world = e->options.world,
         .standing = { .epoch = e->epoch,
@@ -138,11 +139,31 @@ static zero_status join(struct engine *e, uint32_t deadline_ms)
     };
 
     struct comm *comm = NULL;
+    memcpy(group.standing.origin, e->journal.head->origin, COMM_ORIGIN_BYTES);
     zero_status s = e->options.comm->join(&group, e->device, &comm);
 
     if (!zero_failed(s))
         set_comm(e, comm);
     return s;
+}
+
+static const char *origin_of(const struct comm_standing *standing)
+{
+    return standing->origin[0] != '\0' ? standing->origin : "no checkpoint";
+}
+
+/* Ranks that read different checkpoints may be at the same step. */
+static zero_status check_origins(const struct engine *e)
+{
+    const struct comm_peer *peers = e->comm->peers;
+
+    for (uint32_t r = 1; r < e->options.world; r++)
+        if (strcmp(peers[r].standing.origin, peers[0].standing.origin) != 0)
+            return FAIL(CORRUPT, "meet peers",
+                        "rank %u began with %s, and rank 0 with %s: start all ranks anew, with the "
+                        "same --restore",
+                        r, origin_of(&peers[r].standing), origin_of(&peers[0].standing));
+    return zero_success();
 }
 
 /* Every rank's step is rank 0's decision, or the one before with the gradients for it. */
@@ -205,6 +226,7 @@ static zero_status enter(struct engine *e, uint32_t deadline_ms)
 
     calm_board(e);
     TRY(s, join(e, deadline_ms));
+    TRY(s, check_origins(e));
     TRY(s, check_steps(e));
     agree(e);
     begin(e);
@@ -244,20 +266,33 @@ static zero_status build(struct engine *e, struct engine_model *model)
     TRY(s, make_tables(e));
     start_board(e);
     TRY(s, start_journal(e, model->kept != NULL));
+    if (model->kept == NULL)
+        TRY(s, restore_model(e));
+    else if (e->options.restore != NULL)
+        LOG_INFO("--restore is ignored: the state in memory is newer");
     start_state(e);
     s = lodge(e, model);
 out:
     return s;
 }
 
+/* The others may need as long as this rank did, to read a checkpoint. */
+static uint32_t patience_ms(const struct engine_model *model, uint64_t began)
+{
+    uint64_t most = model->config.deadline_ms + (clock_ns() - began) / 1000000;
+
+    return most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
 zero_status model_join(struct engine *e, struct engine_model *model)
 {
     bool kept = model->kept != NULL;
+    uint64_t began = clock_ns();
     zero_status s;
 
     stats_set(&e->stats.state, STATE_JOINING);
     TRY(s, build(e, model));
-    s = enter(e, kept ? 0 : model->config.deadline_ms);
+    s = enter(e, kept ? 0 : patience_ms(model, began));
 out:
     zero_layout_destroy(model->layout);
     if (zero_failed(s) && !kept && e->lodged)

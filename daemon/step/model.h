@@ -10,7 +10,7 @@
  * Thread  the worker.
  * Fails   model_join: everything is undone; the reason is in the event. model_meet: no group.
  *         CORRUPT: the ranks' states do not belong together.
- * Uses    engine, comm, shard, keep.   Used by worker.
+ * Uses    engine, comm, shard, keep, restore.   Used by worker.
  */
 #ifndef DAEMON_STEP_MODEL_H
 #define DAEMON_STEP_MODEL_H

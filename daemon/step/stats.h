@@ -15,10 +15,11 @@
 
 enum { STATS_SCALARS = 8, STATS_NAME_WORDS = 4 };
 
-/* What a rank is doing. The texts are in stats_state_name. */
+/* What a rank is doing. The texts are in report.c. */
 enum stats_state {
     STATE_EMPTY,
     STATE_JOINING,
+    STATE_RESTORING,
     STATE_FILLING,
     STATE_READY,
     STATE_STEPPING,

@@ -25,6 +25,9 @@ struct engine_options {
     struct device *device;
     const struct comm_ops *comm;
     int peer_listener;
+    const char
+        *restore; /* a checkpoint, or a folder of them, for a new model; NULL: none is asked for */
+    bool weights_only;             /* of it, as initial values */
     void (*notify)(void *context); /* events are waiting: called on the worker's thread */
     void *context;
 };
@@ -90,6 +93,8 @@ void engine_finish(struct engine *engine, uint32_t limit_ms);
 void engine_upgrade(struct engine *engine, bool now);
 /* What the successor needs, once frozen: see shard_legacy. 0: there is no model. */
 size_t engine_legacy(const struct engine *engine, struct notify_fd *out);
+/* The checkpoint that the registered model began with, in words; "": none. */
+const char *engine_origin(const struct engine *engine);
 /* The process that trained with the arenas that were taken back; *out_pid 0: none. */
 void engine_last_trainer(const struct engine *engine, uint32_t *out_pid, uint64_t *out_start);
 /* The group ends for good: the holder shall forget the arenas. */

@@ -387,6 +387,11 @@ size_t engine_legacy(const struct engine *e, struct notify_fd *out)
     return e->shard != NULL ? shard_legacy(e->shard, e->description, out) : 0;
 }
 
+const char *engine_origin(const struct engine *e)
+{
+    return e->journal.head->origin;
+}
+
 void engine_last_trainer(const struct engine *e, uint32_t *out_pid, uint64_t *out_start)
 {
     *out_pid = (uint32_t)atomic_load(&e->journal.head->trainer_pid);

@@ -99,8 +99,8 @@ static int compare(const void *a, const void *b)
     return x->kind != y->kind ? (int)x->kind - (int)y->kind : strcmp(x->name, y->name);
 }
 
-static zero_status read_dir(const char *dir, DIR *folder, struct store_list *list,
-                            struct zero_detail *detail)
+static zero_status read_names(const char *dir, DIR *folder, struct store_list *list,
+                              struct zero_detail *detail)
 {
     struct dirent *entry;
     zero_status s = zero_success();
@@ -109,8 +109,6 @@ static zero_status read_dir(const char *dir, DIR *folder, struct store_list *lis
         s = add_entry(list, entry->d_name, detail);
     if (!zero_failed(s) && errno != 0)
         s = store_refuse_errno(detail, "%s cannot be read", dir);
-    for (size_t i = 0; i < list->count && !zero_failed(s); i++)
-        s = describe(dir, dirfd(folder), &list->entries[i], detail);
     if (list->count > 0)
         qsort(list->entries, list->count, sizeof *list->entries, compare);
     return s;
@@ -123,7 +121,9 @@ zero_status store_list(const char *dir, struct store_list *out, struct zero_deta
 
     if (folder == NULL)
         return store_refuse_errno(out_detail, "%s cannot be opened", dir);
-    zero_status s = read_dir(dir, folder, &list, out_detail);
+    zero_status s = read_names(dir, folder, &list, out_detail);
+    for (size_t i = 0; i < list.count && !zero_failed(s); i++)
+        s = describe(dir, dirfd(folder), &list.entries[i], out_detail);
     closedir(folder);
     if (zero_failed(s))
         store_list_deinit(&list);
@@ -144,25 +144,50 @@ void store_list_deinit(struct store_list *list)
 
 /* ---- newest, prune ---- */
 
-zero_status store_newest(const char *dir, char **out_path, struct zero_detail *out_detail)
+/* From the highest step down: a folder that nobody needs is not opened. */
+static zero_status seek(const struct store_seek *seek, DIR *folder, struct store_list *list,
+                        char **out_path, struct zero_detail *detail)
 {
-    struct store_list list = { .count = 0 };
-    const struct store_entry *newest = NULL;
-    zero_status s = store_list(dir, &list, out_detail);
+    zero_status s = read_names(seek->dir, folder, list, detail);
 
+    for (size_t i = list->count; i-- > 0 && !zero_failed(s);) {
+        struct store_entry *entry = &list->entries[i];
+        s = describe(seek->dir, dirfd(folder), entry, detail);
+        if (zero_failed(s))
+            return s;
+        if (!entry->complete && seek->passed != NULL)
+            seek->passed(seek->context, entry);
+        if (entry->complete && asprintf(out_path, "%s/%s", seek->dir, entry->name) < 0)
+            return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a path");
+        if (entry->complete)
+            return zero_success();
+    }
     if (zero_failed(s))
         return s;
-    for (size_t i = 0; i < list.count; i++)
-        if (list.entries[i].complete)
-            newest = &list.entries[i];
-    if (newest == NULL)
-        s = store_refuse(out_detail, ZERO_NOT_FOUND,
-                         "%.200s has no complete checkpoint (zeroctl checkpoint list says why)",
-                         dir);
-    else if (asprintf(out_path, "%s/%s", dir, newest->name) < 0)
-        s = store_refuse(out_detail, ZERO_NO_MEMORY, "no memory for a path");
+    return store_refuse(detail, ZERO_NOT_FOUND,
+                        "%.200s has no complete checkpoint (zeroctl checkpoint list says why)",
+                        seek->dir);
+}
+
+zero_status store_seek(const struct store_seek *what, char **out_path,
+                       struct zero_detail *out_detail)
+{
+    struct store_list list = { .count = 0 };
+    DIR *folder = opendir(what->dir);
+
+    if (folder == NULL)
+        return store_refuse_errno(out_detail, "%.200s cannot be opened", what->dir);
+    zero_status s = seek(what, folder, &list, out_path, out_detail);
+    closedir(folder);
     store_list_deinit(&list);
     return s;
+}
+
+zero_status store_newest(const char *dir, char **out_path, struct zero_detail *out_detail)
+{
+    const struct store_seek what = { .dir = dir };
+
+    return store_seek(&what, out_path, out_detail);
 }
 
 bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)

@@ -35,6 +35,15 @@ void store_list_deinit(struct store_list *list);
 /* The complete checkpoint of the highest step; malloc'd path. NOT_FOUND when there is none. */
 zero_status store_newest(const char *dir, char **out_path, struct zero_detail *out_detail);
 
+/* The same; `passed`, unless NULL, is told of every folder of a higher step that is none. */
+struct store_seek {
+    const char *dir;
+    void (*passed)(void *context, const struct store_entry *entry);
+    void *context;
+};
+zero_status store_seek(const struct store_seek *what, char **out_path,
+                       struct zero_detail *out_detail);
+
 /* What goes: all but the `keep` newest complete checkpoints (at least 1), and what saves and
  * removals left that died. Other folders stay, and what is incomplete for another reason. */
 bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep);

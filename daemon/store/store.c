@@ -61,6 +61,7 @@ static void state_facts(struct store *store)
         .states = m->states,
         .time = m->time,
         .zerod = m->zerod,
+        .id = m->id,
     };
     for (uint32_t r = 0; r < m->world; r++)
         store->facts.bytes += store->ranks[r].record.file_bytes;

@@ -29,6 +29,7 @@ struct store_facts {
     uint32_t states;
     uint64_t time;     /* seconds since 1970 */
     const char *zerod; /* version that wrote it */
+    const char *id;    /* of the save: no other has it, wherever its folder is */
     uint64_t bytes;    /* of all ranks' safetensors files */
 };
 const struct store_facts *store_facts(const struct store *store);
