@@ -111,6 +111,28 @@ static void listing(void)
     store_list_deinit(&list);
 }
 
+static void note_passed(void *context, const struct store_entry *entry)
+{
+    uint64_t *passed = context;
+
+    CHECK(!entry->complete && entry->why != NULL);
+    *passed = *passed * 100 + entry->step;
+}
+
+/* What is above the newest is told from the top down; what is below is not looked at. */
+static void seeking(void)
+{
+    uint64_t passed = 0;
+    const struct store_seek seek = { dir, note_passed, &passed };
+    struct zero_detail detail = { "" };
+    char *path = NULL;
+
+    CHECK(!zero_failed(store_seek(&seek, &path, &detail)));
+    CHECK_CONTAINS(path, "/step-10");
+    CHECK(passed == 313020);
+    free(path);
+}
+
 int main(void)
 {
     struct store_save living = { .fd = -1 };
@@ -123,6 +145,7 @@ int main(void)
     CHECK(store_newest(dir, &path, &detail).code == ZERO_NOT_FOUND && path == NULL);
     fill(&living);
     listing();
+    seeking();
     CHECK(!zero_failed(store_newest(dir, &path, &detail)));
     CHECK_CONTAINS(path, "/step-10");
     free(path);
