@@ -134,6 +134,21 @@ static void warn_of_later(const struct restore *r)
     free(path);
 }
 
+/* Is the checkpoint in the folder that this run saves to? */
+static bool is_own(const struct restore *r)
+{
+    const char *dir = r->e->shard->config.checkpoint_dir;
+    char *whole = realpath(r->path, NULL), *own = dir[0] != '\0' ? realpath(dir, NULL) : NULL;
+    char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
+
+    if (slash != NULL)
+        *slash = '\0';
+    bool same = slash != NULL && own != NULL && strcmp(whole, own) == 0;
+    free(whole);
+    free(own);
+    return same;
+}
+
 /* ---- does it fit ---------------------------------------------------------------------------- */
 
 static void tell_difference(void *context, const char *text)
@@ -359,6 +374,8 @@ static zero_status take_progress(const struct restore *r)
                                      .skipped_in_row = info->skipped_in_row,
                                      .lr = r->e->shard->config.lr,
                                      .next_scale = record->loss_scale };
+    if (is_own(r))
+        r->e->save.last_step = info->step; /* it need not be saved again */
 out:
     return s;
 }
