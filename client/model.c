@@ -267,17 +267,17 @@ static zero_status register_once(zero_client *client, const struct zero_model_sp
     return s;
 }
 
-/* A daemon that dies meanwhile is waited for: its successor has what was registered, or nothing. */
+/* A daemon that dies meanwhile is waited for: its successor has what was registered, or nothing.
+ * The deadline counts from then: before, the daemon may have read a checkpoint for long. */
 zero_status zero_register(zero_client *client, const struct zero_model_spec *model)
 {
-    int64_t end = client_now_ms() + client->deadline_ms;
-
     if (client->layout != NULL)
         return client_fail(client, ZERO_INVALID_STATE, "register model",
                            "this client has registered its model already");
     zero_status s = client_check(client);
     if (!zero_failed(s))
         s = register_once(client, model);
+    int64_t end = client_now_ms() + client->deadline_ms;
     while (s.code == ZERO_DAEMON_LOST && client_now_ms() < end) {
         s = session_connect(client, end);
         if (!zero_failed(s))

@@ -2,8 +2,10 @@
 /* faults: preloaded, makes the n-th call that a save depends on go wrong.
  *
  *   FAULT_AT=n           of all wrapped calls together, from 1
- *   FAULT_KIND           a number: that errno; "short": half of it is done; "kill": the process
- * dies before it; "killed": after it FAULT_URING=0        there is no io_uring
+ *   FAULT_CALL=name      of that call alone; pread counts only so
+ *   FAULT_KIND           a number: that errno; "short": half of it is done;
+ *                        "kill": the process dies before it; "killed": after it
+ *   FAULT_URING=0        there is no io_uring
  *
  * "fault: <call>" on stderr says that it struck. A completion of io_uring counts as a call.
  */
@@ -32,10 +34,11 @@ static _Atomic long calls;
 /* Is it this call's turn? */
 static bool strikes(const char *call)
 {
-    const char *at = getenv("FAULT_AT");
+    const char *at = getenv("FAULT_AT"), *only = getenv("FAULT_CALL");
     char text[64];
 
-    if (at == NULL || atomic_fetch_add(&calls, 1) + 1 != strtol(at, NULL, 10))
+    if (at == NULL || (only != NULL && strcmp(only, call) != 0) ||
+        atomic_fetch_add(&calls, 1) + 1 != strtol(at, NULL, 10))
         return false;
     int bytes = snprintf(text, sizeof text, "fault: %s\n", call);
     syscall(SYS_write, STDERR_FILENO, text, bytes);
@@ -159,6 +162,18 @@ EXPORT ssize_t write(int fd, const void *from, size_t bytes)
     if (strike && kind_is("killed"))
         die();
     return result;
+}
+
+EXPORT ssize_t pread(int fd, void *to, size_t bytes, off_t offset)
+{
+    bool strike = getenv("FAULT_CALL") != NULL && strikes("pread");
+    int error = strike ? error_of() : 0;
+
+    if (error != 0) {
+        errno = error;
+        return -1;
+    }
+    return REAL(pread)(fd, to, bytes, offset);
 }
 
 EXPORT ssize_t pwritev(int fd, const struct iovec *pieces, int count, off_t offset)

@@ -22,14 +22,16 @@ libc = ctypes.CDLL(None)
 
 
 class Holder:
-    """The daemons of a group, without zerorun. Each that ends is started again while `restarts`."""
+    """The daemons of a group, without zerorun. Each that ends is started again while
+    `restarts`. options: of zerod besides, or a function of the rank that gives them."""
 
-    def __init__(self, world, env=None):
+    def __init__(self, world, env=None, options=()):
         self.world, self.restarts, self.closing = world, True, False
         self.folder = pathlib.Path(tempfile.mkdtemp(prefix="zh-"))
         self.runtime = self.folder / "run"
         self.runtime.mkdir(mode=0o700)
         self.env = {**os.environ, **(env or {})}
+        self.options = options if callable(options) else lambda rank: options
         self.log = open(self.folder / "log", "w+")
         self.kept = [{} for _ in range(world)]
         self.processes = [None] * world
@@ -65,7 +67,7 @@ class Holder:
                 os.close(fd)
 
         command = [str(ZEROD), "--rank", str(rank), "--world", str(self.world),
-                   "--runtime-dir", str(self.runtime)]
+                   "--runtime-dir", str(self.runtime), *map(str, self.options(rank))]
         if fds:  # the pid is known only afterwards: a shell puts it in
             command = ["/bin/sh", "-c", 'export LISTEN_PID=$$; exec "$0" "$@"', *command]
             env.update(LISTEN_FDS=str(len(fds)), LISTEN_FDNAMES=":".join(names))
