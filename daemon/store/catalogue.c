@@ -21,9 +21,11 @@ static void describe_step(const char *path, struct store_entry *entry)
     struct zero_detail why = { "" };
     struct store *store = NULL;
     zero_status s = store_open(path, &store, &why);
+    size_t named = strlen(path); /* the reader knows of which it is */
 
     if (zero_failed(s)) {
-        entry->why = strdup(why.text);
+        bool again = strncmp(why.text, path, named) == 0 && why.text[named] == ':';
+        entry->why = strdup(why.text + (again ? named + 2 : 0));
         return;
     }
     const struct store_facts *facts = store_facts(store);
