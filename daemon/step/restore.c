@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/step/restore.h"
 
-#include <errno.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/step/choose.h"
 #include "daemon/step/fill.h"
 #include "daemon/step/mail.h"
-#include "daemon/store/catalogue.h"
 #include "daemon/store/match.h"
 #include "daemon/store/store.h"
 
@@ -50,104 +47,6 @@ static zero_status fail_of(const struct restore *r, zero_status s, const char *d
         if ((r)->e->options.rank == 0) \
             LOG_INFO(__VA_ARGS__);     \
     } while (0)
-
-/* ---- which one ------------------------------------------------------------------------------ */
-
-struct search {
-    const char *dir;
-    uint64_t damaged; /* checkpoints that were whole once */
-};
-
-static void pass_over(void *context, const struct store_entry *entry)
-{
-    struct search *search = context;
-
-    search->damaged += entry->kind == STORE_STEP;
-    LOG_WARNING("passing over %s/%s: %s", search->dir, entry->name, entry->why);
-}
-
-/* The newest of a folder. Where `optional`, no checkpoint is no error, but damaged ones are. */
-static zero_status find_newest(const char *dir, bool optional, char **out_path)
-{
-    struct search search = { .dir = dir };
-    const struct store_seek seek = { dir, pass_over, &search };
-    struct zero_detail detail = { "" };
-    zero_status s = store_seek(&seek, out_path, &detail);
-
-    if (s.code == ZERO_NOT_FOUND && optional && search.damaged == 0) {
-        LOG_INFO("%s has no checkpoint yet: the model starts anew", dir);
-        return zero_success();
-    }
-    if (s.code == ZERO_NOT_FOUND && search.damaged > 0)
-        return FAIL(CORRUPT, "restore",
-                    "none of the %" PRIu64 " checkpoints in %s is whole (zeroctl checkpoint list "
-                    "says why): move them away to start anew",
-                    search.damaged, dir);
-    if (zero_failed(s))
-        return fail_status(s.code, "restore", __FILE__, __LINE__, "%s", detail.text);
-    return s;
-}
-
-/* By its name, so that a checkpoint without its manifest is not taken for a folder of them. */
-static bool is_checkpoint(const char *path)
-{
-    char manifest[PATH_MAX];
-    uint64_t step;
-    char *whole = realpath(path, NULL);
-    const char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
-    bool named = slash != NULL && store_folder_parse(slash + 1, &step) != STORE_FOREIGN;
-
-    free(whole);
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
-    return named || access(manifest, F_OK) == 0;
-}
-
-/* *out_path stays NULL when there is none to take. */
-static zero_status choose(const struct engine *e, char **out_path)
-{
-    const char *given = e->options.restore, *dir = e->shard->config.checkpoint_dir;
-
-    if (given == NULL)
-        return dir[0] != '\0' ? find_newest(dir, /* optional= */ true, out_path) : zero_success();
-    if (!is_checkpoint(given))
-        return find_newest(given, /* optional= */ false, out_path);
-    *out_path = strdup(given);
-    return *out_path != NULL ? zero_success() : FAIL(NO_MEMORY, "restore", "for a path");
-}
-
-/* Checkpoints of another run, which would be the newest when this one is to be restored. */
-static void warn_of_later(const struct restore *r)
-{
-    const char *dir = r->e->shard->config.checkpoint_dir;
-    uint64_t step = r->e->options.weights_only ? 0 : r->facts->info.step, newest = 0;
-    struct zero_detail detail;
-    char *path = NULL;
-
-    if (dir[0] == '\0' || r->e->options.rank != 0 || zero_failed(store_newest(dir, &path, &detail)))
-        return;
-    store_folder_parse(strrchr(path, '/') + 1, &newest);
-    if (newest > step)
-        LOG_WARNING("%s has a checkpoint of step %" PRIu64 ", and this run begins at step %" PRIu64
-                    ": a restart without --restore would take that one; give this run a "
-                    "zerod.checkpoint.dir of its own",
-                    dir, newest, step);
-    free(path);
-}
-
-/* Is the checkpoint in the folder that this run saves to? */
-static bool is_own(const struct restore *r)
-{
-    const char *dir = r->e->shard->config.checkpoint_dir;
-    char *whole = realpath(r->path, NULL), *own = dir[0] != '\0' ? realpath(dir, NULL) : NULL;
-    char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
-
-    if (slash != NULL)
-        *slash = '\0';
-    bool same = slash != NULL && own != NULL && strcmp(whole, own) == 0;
-    free(whole);
-    free(own);
-    return same;
-}
 
 /* ---- does it fit ---------------------------------------------------------------------------- */
 
@@ -374,7 +273,7 @@ static zero_status take_progress(const struct restore *r)
                                      .skipped_in_row = info->skipped_in_row,
                                      .lr = r->e->shard->config.lr,
                                      .next_scale = record->loss_scale };
-    if (is_own(r))
+    if (choose_is_own(r->e, r->path))
         r->e->save.last_step = info->step; /* it need not be saved again */
 out:
     return s;
@@ -416,7 +315,7 @@ static zero_status take(struct restore *r)
     if (!r->e->options.weights_only)
         TRY(s, plan_moments(r));
     say_differences(r);
-    warn_of_later(r);
+    choose_warn(r->e, r->e->options.weights_only ? 0 : r->facts->info.step);
     TRY(s, read_states(r));
     TRY(s, write_record(r));
 out:
@@ -450,7 +349,7 @@ static zero_status restore_from(struct engine *e, const char *path)
 zero_status restore_model(struct engine *e)
 {
     char *path = NULL;
-    zero_status s = choose(e, &path);
+    zero_status s = choose_checkpoint(e, &path);
 
     if (!zero_failed(s) && path != NULL)
         s = restore_from(e, path);

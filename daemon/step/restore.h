@@ -17,7 +17,7 @@
  * Thread  the worker.
  * Fails   what the store fails with; MISMATCH for another model, or moments of another optimizer;
  *         INVALID_STATE when the registration is given up meanwhile.
- * Uses    engine, fill, store.   Used by model.
+ * Uses    choose, engine, fill, store.   Used by model.
  */
 #ifndef DAEMON_STEP_RESTORE_H
 #define DAEMON_STEP_RESTORE_H

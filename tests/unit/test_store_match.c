@@ -89,7 +89,7 @@ static void other_model(void)
 static void many(void)
 {
     static char names[2 * MANY][ZERO_MAX_NAME + 1];
-    struct zero_tensor_spec *tensors = calloc(2 * MANY, sizeof *tensors);
+    struct zero_tensor_spec *tensors = calloc(2 * (size_t)MANY, sizeof *tensors);
     struct zero_detail detail = { "" };
     uint32_t from[MANY];
 

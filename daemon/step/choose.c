@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: MIT */
+#include "daemon/step/choose.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "daemon/base/fail.h"
+#include "daemon/base/log.h"
+#include "daemon/store/catalogue.h"
+
+struct search {
+    const char *dir;
+    uint64_t damaged; /* checkpoints that were whole once */
+};
+
+static void pass_over(void *context, const struct store_entry *entry)
+{
+    struct search *search = context;
+
+    search->damaged += entry->kind == STORE_STEP;
+    LOG_WARNING("passing over %s/%s: %s", search->dir, entry->name, entry->why);
+}
+
+/* The newest of a folder. Where `optional`, no checkpoint is no error, but damaged ones are. */
+static zero_status find_newest(const char *dir, bool optional, char **out_path)
+{
+    struct search search = { .dir = dir };
+    const struct store_seek seek = { dir, pass_over, &search };
+    struct zero_detail detail = { "" };
+    zero_status s = store_seek(&seek, out_path, &detail);
+
+    if (s.code == ZERO_NOT_FOUND && optional && search.damaged == 0) {
+        LOG_INFO("%s has no checkpoint yet: the model starts anew", dir);
+        return zero_success();
+    }
+    if (s.code == ZERO_NOT_FOUND && search.damaged > 0)
+        return FAIL(CORRUPT, "restore",
+                    "none of the %" PRIu64 " checkpoints in %s is whole (zeroctl checkpoint list "
+                    "says why): move them away to start anew",
+                    search.damaged, dir);
+    if (zero_failed(s))
+        return fail_status(s.code, "restore", __FILE__, __LINE__, "%s", detail.text);
+    return s;
+}
+
+/* By its name too, so that a checkpoint without its manifest is not taken for a folder of them. */
+static bool is_checkpoint(const char *path)
+{
+    char manifest[PATH_MAX];
+    uint64_t step;
+    char *whole = realpath(path, NULL);
+    const char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
+    bool named = slash != NULL && store_folder_parse(slash + 1, &step) != STORE_FOREIGN;
+
+    free(whole);
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
+    return named || access(manifest, F_OK) == 0;
+}
+
+zero_status choose_checkpoint(const struct engine *e, char **out_path)
+{
+    const char *given = e->options.restore, *dir = e->shard->config.checkpoint_dir;
+
+    if (given == NULL)
+        return dir[0] != '\0' ? find_newest(dir, /* optional= */ true, out_path) : zero_success();
+    if (!is_checkpoint(given))
+        return find_newest(given, /* optional= */ false, out_path);
+    *out_path = strdup(given);
+    return *out_path != NULL ? zero_success() : FAIL(NO_MEMORY, "restore", "for a path");
+}
+
+void choose_warn(const struct engine *e, uint64_t step)
+{
+    const char *dir = e->shard->config.checkpoint_dir;
+    struct zero_detail detail;
+    uint64_t newest = 0;
+    char *path = NULL;
+
+    if (dir[0] == '\0' || e->options.rank != 0 || zero_failed(store_newest(dir, &path, &detail)))
+        return;
+    store_folder_parse(strrchr(path, '/') + 1, &newest);
+    if (newest > step)
+        LOG_WARNING("%s has a checkpoint of step %" PRIu64 ", and this run begins at step %" PRIu64
+                    ": a start without --restore would take that one; give this run a "
+                    "zerod.checkpoint.dir of its own",
+                    dir, newest, step);
+    free(path);
+}
+
+bool choose_is_own(const struct engine *e, const char *path)
+{
+    const char *dir = e->shard->config.checkpoint_dir;
+    char *whole = realpath(path, NULL), *own = dir[0] != '\0' ? realpath(dir, NULL) : NULL;
+    char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
+
+    if (slash != NULL)
+        *slash = '\0';
+    bool same = slash != NULL && own != NULL && strcmp(whole, own) == 0;
+    free(whole);
+    free(own);
+    return same;
+}

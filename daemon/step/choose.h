@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: MIT */
+/* choose.h: which checkpoint a new model begins with.
+ *
+ * What was asked for (--restore), a checkpoint or the newest complete one of a folder; else the
+ * newest of the config's zerod.checkpoint.dir. Newer ones that are not complete are passed over
+ * with a warning. A folder of the config without any is a new start; one in which all are damaged
+ * is not.
+ *
+ * Owns    nothing; a path is the caller's to free.
+ * Thread  the worker.
+ * Fails   NOT_FOUND, CORRUPT when all are damaged, and what the store fails with.
+ * Uses    engine, store.   Used by restore.
+ */
+#ifndef DAEMON_STEP_CHOOSE_H
+#define DAEMON_STEP_CHOOSE_H
+
+#include "daemon/step/engine.h"
+
+/* *out_path stays NULL when there is none to take. */
+zero_status choose_checkpoint(const struct engine *e, char **out_path);
+
+/* Warns when the folder that the run saves to has checkpoints of steps after the one it begins at:
+ * they, and not its own, would be the newest. */
+void choose_warn(const struct engine *e, uint64_t step);
+
+/* Is the checkpoint in the folder that the run saves to? */
+bool choose_is_own(const struct engine *e, const char *path);
+
+#endif
