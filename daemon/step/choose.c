@@ -12,7 +12,9 @@
 #include "daemon/base/log.h"
 #include "daemon/store/catalogue.h"
 
+/* Of what every rank sees, rank 0 tells: if another sees something else, they do not meet. */
 struct search {
+    const struct engine *e;
     const char *dir;
     uint64_t damaged; /* checkpoints that were whole once */
 };
@@ -22,19 +24,22 @@ static void pass_over(void *context, const struct store_entry *entry)
     struct search *search = context;
 
     search->damaged += entry->kind == STORE_STEP;
-    LOG_WARNING("passing over %s/%s: %s", search->dir, entry->name, entry->why);
+    if (search->e->options.rank == 0)
+        LOG_WARNING("passing over %s/%s: %s", search->dir, entry->name, entry->why);
 }
 
 /* The newest of a folder. Where `optional`, no checkpoint is no error, but damaged ones are. */
-static zero_status find_newest(const char *dir, bool optional, char **out_path)
+static zero_status find_newest(const struct engine *e, const char *dir, bool optional,
+                               char **out_path)
 {
-    struct search search = { .dir = dir };
+    struct search search = { e, dir, 0 };
     const struct store_seek seek = { dir, pass_over, &search };
     struct zero_detail detail = { "" };
     zero_status s = store_seek(&seek, out_path, &detail);
 
     if (s.code == ZERO_NOT_FOUND && optional && search.damaged == 0) {
-        LOG_INFO("%s has no checkpoint yet: the model starts anew", dir);
+        if (e->options.rank == 0)
+            LOG_INFO("%s has no checkpoint yet: the model starts anew", dir);
         return zero_success();
     }
     if (s.code == ZERO_NOT_FOUND && search.damaged > 0)
@@ -66,9 +71,10 @@ zero_status choose_checkpoint(const struct engine *e, char **out_path)
     const char *given = e->options.restore, *dir = e->shard->config.checkpoint_dir;
 
     if (given == NULL)
-        return dir[0] != '\0' ? find_newest(dir, /* optional= */ true, out_path) : zero_success();
+        return dir[0] != '\0' ? find_newest(e, dir, /* optional= */ true, out_path)
+                              : zero_success();
     if (!is_checkpoint(given))
-        return find_newest(given, /* optional= */ false, out_path);
+        return find_newest(e, given, /* optional= */ false, out_path);
     *out_path = strdup(given);
     return *out_path != NULL ? zero_success() : FAIL(NO_MEMORY, "restore", "for a path");
 }
