@@ -9,6 +9,7 @@
 #include <argp.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@ enum { LAYERS = 24, WARMUP = 2, MAX_CALLS = 1 << 20 };
 
 static struct settings {
     uint64_t params, steps;
-} settings = { 27000000, 8 };
+    bool times;
+} settings = { 27000000, 8, false };
 
 static zero_client *client;
 static struct zero_detail detail;
@@ -172,6 +174,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         settings.params = strtoull(argument, NULL, 10);
     else if (key == 'n')
         settings.steps = strtoull(argument, NULL, 10);
+    else if (key == 't')
+        settings.times = true;
     else
         return ARGP_ERR_UNKNOWN;
     return 0;
@@ -181,6 +185,8 @@ int main(int argc, char **argv)
 {
     static const struct argp_option options[] = { { "params", 'p', "N", 0, "of the model", 0 },
                                                   { "steps", 'n', "N", 0, "counted", 0 },
+                                                  { "times", 't', NULL, 0,
+                                                    "a line a step: its seconds", 0 },
                                                   { 0 } };
     static const struct argp parser = { .options = options, .parser = parse_option };
     struct series gathers = { calloc(MAX_CALLS, sizeof(double)), 0 };
@@ -193,7 +199,12 @@ int main(int argc, char **argv)
     if (!zero_client_info(client)->filled)
         fill();
     for (uint64_t s = 0; s < settings.steps + WARMUP; s++) {
-        double waited = one_step(&gathers, &submits);
+        double began = now_ns(), waited = one_step(&gathers, &submits);
+        if (settings.times && zero_client_info(client)->rank == 0) {
+            printf("step %" PRIu64 " %.6f\n", zero_client_info(client)->step,
+                   (now_ns() - began) * 1e-9);
+            fflush(stdout);
+        }
         if (s + 1 == WARMUP)
             gathers.count = submits.count = 0;
         else if (s >= WARMUP)
