@@ -23,6 +23,7 @@
 #include "daemon/report.h"
 #include "daemon/session/session.h"
 #include "daemon/shard/description.h"
+#include "daemon/store/catalogue.h"
 
 __attribute__((visibility("default"))) const char *argp_program_version = "zerod " ZEROD_VERSION;
 
@@ -51,8 +52,9 @@ struct daemon {
     char program[PATH_MAX]; /* what to execute when this one is to be replaced */
     char **argv;
     int exit_code;
-    bool forget; /* the holder shall forget the arenas */
-    char *dir;   /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
+    bool forget;          /* the holder shall forget the arenas */
+    char *checkpoint_dir; /* of the model that was kept; NULL: none */
+    char *dir; /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
     int lock;
     bool stopping, closing;
     uint64_t saves; /* that people asked for; the last few are remembered */
@@ -263,6 +265,22 @@ static void on_signal(uv_signal_t *signal, int number)
 
 /* ---- events --------------------------------------------------------------------------------- */
 
+/* What to go on from when the state in memory is lost. */
+static void name_checkpoint(const struct daemon *daemon)
+{
+    struct zero_detail detail = { "" };
+    char *path = NULL;
+
+    if (daemon->checkpoint_dir == NULL || daemon->checkpoint_dir[0] == '\0')
+        LOG_ERROR("what was kept cannot be used, and the config has no zerod.checkpoint.dir: start "
+                  "the group anew, from a checkpoint with --restore if there is one");
+    else if (zero_failed(store_newest(daemon->checkpoint_dir, &path, &detail)))
+        LOG_ERROR("what was kept cannot be used, and %s: start the group anew", detail.text);
+    else
+        LOG_ERROR("what was kept cannot be used: start the group anew; it goes on from %s", path);
+    free(path);
+}
+
 /* A model that cannot be taken back is not to be tried again: nothing would be different. */
 static void check_recovery(struct daemon *daemon, const struct engine_event *event)
 {
@@ -273,6 +291,8 @@ static void check_recovery(struct daemon *daemon, const struct engine_event *eve
     if (!zero_failed(event->status) || daemon->stopping)
         return;
     bool hopeless = event->status.code == ZERO_CORRUPT || event->status.code == ZERO_VERSION;
+    if (hopeless)
+        name_checkpoint(daemon);
     daemon->exit_code = hopeless ? EX_CONFIG : 1;
     stop(daemon);
 }
@@ -432,6 +452,7 @@ static zero_status recover(struct daemon *daemon)
         daemon->exit_code = EX_CONFIG;
         return s;
     }
+    daemon->checkpoint_dir = strdup(model.config.checkpoint_dir);
     sessions_recover(daemon->sessions);
     engine_register(daemon->engine, &model, RECOVERY_TOKEN);
 out:
@@ -516,6 +537,7 @@ static int run(struct daemon *daemon)
     daemon->device->ops->close(daemon->device);
     remove_sockets(&daemon->settings);
     report_deinit(&daemon->report);
+    free(daemon->checkpoint_dir);
     free(daemon->dir);
     uv_loop_close(&daemon->loop);
     return daemon->exit_code;

@@ -25,7 +25,7 @@ struct shutdown_options {
 
 static const struct argp_option options[] = {
     { "yes", OPTION_YES, NULL, 0, "do not ask whether it is meant", 0 },
-    { "deadline", OPTION_DEADLINE, "SECONDS", 0, "how long the daemons may take to end (30)", 0 },
+    { "deadline", OPTION_DEADLINE, "SECONDS", 0, "how long the daemons may take to end (600)", 0 },
     { 0 },
 };
 
@@ -50,7 +50,8 @@ static const struct argp parser = {
     .parser = parse,
     .children = common_children,
     .doc = "Ends every daemon of the group in good order. The state that they hold is lost with "
-           "them.\vExit code 0 when all have ended, 1 when one has not by the deadline.",
+           "them; where the config has zerod.checkpoint.dir, the last step is saved there "
+           "first.\vExit code 0 when all have ended, 1 when one has not by the deadline.",
 };
 
 struct ending {
@@ -154,7 +155,7 @@ static bool confirmed(const struct group *group)
 
 int command_shutdown(int argc, char **argv, struct common *common)
 {
-    struct shutdown_options o = { .common = common, .deadline_s = 30 };
+    struct shutdown_options o = { .common = common, .deadline_s = 600 };
     struct group group;
 
     argp_parse(&parser, argc, argv, 0, NULL, &o);

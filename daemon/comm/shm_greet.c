@@ -114,6 +114,7 @@ zero_status greet_hear(int socket, struct greet_message *out, int *fds, int *out
             "another daemon does not speak peer protocol %d: start the same version of zerod "
             "on every rank",
             GREET_PROTOCOL);
+    out->standing.origin[COMM_ORIGIN_BYTES - 1] = '\0';
     return zero_success();
 }
 
@@ -154,6 +155,27 @@ static zero_status report_difference(const char *mine, const char *theirs, uint3
         b ? theirs : "nothing");
 }
 
+static const char *origin_of(const struct comm_standing *standing)
+{
+    return standing->origin[0] != '\0' ? standing->origin : "no checkpoint";
+}
+
+/* Ranks that read different checkpoints may be at the same step. */
+static zero_status compare_origins(const struct comm_group *group,
+                                   const struct greet_message *hello)
+{
+    bool mine_first = group->rank < hello->rank;
+    const char *mine = origin_of(&group->standing), *theirs = origin_of(&hello->standing);
+
+    if (strcmp(mine, theirs) == 0)
+        return zero_success();
+    return FAIL(CORRUPT, "meet peers",
+                "rank %u began with %s, and rank %u with %s: start all ranks anew, with the same "
+                "--restore",
+                mine_first ? hello->rank : group->rank, mine_first ? theirs : mine,
+                mine_first ? group->rank : hello->rank, mine_first ? mine : theirs);
+}
+
 zero_status greet_compare(const struct comm_group *group, const struct greet_message *hello, int fd)
 {
     const char *mine = group->text;
@@ -176,7 +198,7 @@ zero_status greet_compare(const struct comm_group *group, const struct greet_mes
     if (strcmp(mine, theirs) != 0)
         s = report_difference(mine, theirs, group->rank, hello->rank);
     free(theirs);
-    return s;
+    return zero_failed(s) ? s : compare_origins(group, hello);
 }
 
 zero_status greet_map(struct shm_peer *link, const struct greet_message *hello, const int *fds,

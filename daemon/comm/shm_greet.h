@@ -39,7 +39,8 @@ zero_status greet_say(const struct comm_group *group, int text_fd, int socket,
 /* Reads one message and at most GREET_FDS fds, of which there are *out_count also on failure. */
 zero_status greet_hear(int socket, struct greet_message *out, int *fds, int *out_count);
 
-/* CONFLICT names the first line in which the hello's text differs from this rank's. */
+/* CONFLICT names the first line in which the hello's text differs from this rank's, CORRUPT the
+ * checkpoints, if the two ranks began with different ones. */
 zero_status greet_compare(const struct comm_group *group, const struct greet_message *hello,
                           int fd);
 

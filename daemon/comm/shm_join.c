@@ -116,9 +116,7 @@ static zero_status take_hello(struct meeting *meeting, int socket,
     }
     TRY(s, greet_compare(meeting->group, hello, fds[0]));
     TRY(s, greet_map(&meeting->shm->links[hello->rank], hello, fds, count));
-    struct comm_standing *standing = &meeting->shm->links[hello->rank].standing;
-    *standing = hello->standing;
-    standing->origin[COMM_ORIGIN_BYTES - 1] = '\0';
+    meeting->shm->links[hello->rank].standing = hello->standing;
     meeting->states[hello->rank].got_hello = true;
 out:
     return s;

@@ -147,25 +147,6 @@ static zero_status join(struct engine *e, uint32_t deadline_ms)
     return s;
 }
 
-static const char *origin_of(const struct comm_standing *standing)
-{
-    return standing->origin[0] != '\0' ? standing->origin : "no checkpoint";
-}
-
-/* Ranks that read different checkpoints may be at the same step. */
-static zero_status check_origins(const struct engine *e)
-{
-    const struct comm_peer *peers = e->comm->peers;
-
-    for (uint32_t r = 1; r < e->options.world; r++)
-        if (strcmp(peers[r].standing.origin, peers[0].standing.origin) != 0)
-            return FAIL(CORRUPT, "meet peers",
-                        "rank %u began with %s, and rank 0 with %s: start all ranks anew, with the "
-                        "same --restore",
-                        r, origin_of(&peers[r].standing), origin_of(&peers[0].standing));
-    return zero_success();
-}
-
 /* Every rank's step is rank 0's decision, or the one before with the gradients for it. */
 static zero_status check_steps(const struct engine *e)
 {
@@ -226,7 +207,6 @@ static zero_status enter(struct engine *e, uint32_t deadline_ms)
 
     calm_board(e);
     TRY(s, join(e, deadline_ms));
-    TRY(s, check_origins(e));
     TRY(s, check_steps(e));
     agree(e);
     begin(e);
