@@ -149,6 +149,9 @@ def check_by_hand():
     run = save(idle.run, idle.folder / "new" / "deep")
     check(run.returncode == 1 and "step-3" in run.stderr, f"a step that is there: {run}")
     check(steps_in(idle.folder / "new" / "deep") == [3], "it stays")
+    (idle.folder / "new" / "taken" / "step-3").mkdir(parents=True)
+    run = save(idle.run, idle.folder / "new" / "taken")
+    check(run.returncode == 1 and "step-3" in run.stderr, f"a folder of that name: {run}")
     (idle.folder / "file").write_text("")
     for words, part in (((idle.folder / "file" / "x",), "Not a directory"),
                         (("/proc/nowhere",), "/proc/nowhere"), ((), "zerod.checkpoint.dir"),
@@ -169,7 +172,8 @@ def check_by_hand():
 
 
 def check_full_disk():
-    """A disk that fills up: an error, an older checkpoint as it was, and training goes on."""
+    """A disk that fills up, and one that may not be written: an error, the older checkpoints as they
+    were, and training goes on."""
     script = """mount -t tmpfs -o size=6m none "$1/small" && touch "$1/mounted" || exit 77
     while [ ! -e "$1/over" ]; do sleep 0.05; done"""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
@@ -195,6 +199,13 @@ def check_full_disk():
     run = save(idle.run, small / "ck")
     check(run.returncode == 0 and run.stdout.endswith(f"step-{step + 1}\n"), f"with room: {run}")
     check(len(list((small / "ck").iterdir())) == 2, "what failed is gone")
+    idle.train(step + 2)
+    subprocess.run(["nsenter", "-m", "-t", str(room.pid), "mount", "-o", "remount,ro",
+                    folder / "small"], check=True)
+    run = save(idle.run, small / "ck")
+    check(run.returncode == 1 and "Read-only file system" in run.stderr, f"read-only: {run}")
+    check(steps_in(small / "ck")[-1] == step + 1, "read-only: what was there stays")
+    idle.train(step + 3)
     idle.close()
     (folder / "over").touch()
     room.wait(60)
