@@ -89,7 +89,15 @@ struct save {
     uint64_t copy_ns;
     char path[BOARD_PATH];
     /* rank 0 */
-    enum { LEAD_NONE, LEAD_PREPARE, LEAD_COPY, LEAD_BEGIN, LEAD_WRITE, LEAD_COMMIT } lead;
+    enum {
+        LEAD_NONE,
+        LEAD_CLEAR, /* the last one is still being dropped */
+        LEAD_PREPARE,
+        LEAD_COPY,
+        LEAD_BEGIN,
+        LEAD_WRITE,
+        LEAD_COMMIT
+    } lead;
     uint64_t lead_id, count, token;
     uint64_t target;    /* the step to save; 0: any */
     uint64_t last_step; /* that was saved by this process */

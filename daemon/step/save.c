@@ -153,11 +153,13 @@ static bool follow_order(struct engine *e)
 
 static bool forget_dropped(struct engine *e)
 {
-    if (e->save.said == SAID_NONE || order_of(e) != ORDER_NONE || e->save.lead != LEAD_NONE)
+    if (e->save.said == SAID_NONE || order_of(e) != ORDER_NONE)
         return false;
     e->save.said = SAID_NONE;
     e->save.writing = false;
     atomic_store(&e->board->save_said, 0);
+    if (e->options.rank != 0)
+        e->comm->ops->wake(e->comm, 0); /* which may wait to begin the next */
     if (e->save.saver != NULL)
         saver_order(e->save.saver, SAVER_DROP);
     return true;
@@ -205,6 +207,17 @@ static bool fail_save(struct engine *e, uint32_t rank)
     text[sizeof text - 1] = '\0';
     zero_status s = FAIL(IO, "save checkpoint", "rank %u: %s", rank, text);
     end_save(e, s, fail_detail());
+    return true;
+}
+
+/* Whoever saves twice is not to know that the ranks drop the first one after its end. */
+static bool lead_prepare(struct engine *e)
+{
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (SAVE_WHAT(board_load_ordered(&engine_board(e, r)->save_said)) != SAID_NONE)
+            return false;
+    e->save.lead = LEAD_PREPARE;
+    give_order(e, ORDER_PREPARE);
     return true;
 }
 
@@ -277,6 +290,8 @@ static bool lead(struct engine *e)
 
     if (e->save.lead == LEAD_NONE)
         return false;
+    if (e->save.lead == LEAD_CLEAR)
+        return lead_prepare(e);
     bool all = all_said(e, wanted[e->save.lead], &failed);
     if (failed < e->options.world)
         return fail_save(e, failed);
@@ -292,6 +307,7 @@ static bool lead(struct engine *e)
     case LEAD_COMMIT:
         return lead_commit(e);
     case LEAD_NONE:
+    case LEAD_CLEAR:
         break;
     }
     return false;
@@ -309,9 +325,6 @@ static zero_status check_begin(const struct engine *e, const char *dir)
                       "lost a rank");
     if (e->save.lead != LEAD_NONE)
         return REFUSE(BUSY, "save checkpoint", "another save is on its way, into %s", e->save.dir);
-    for (uint32_t r = 0; r < e->options.world; r++)
-        if (SAVE_WHAT(board_load(&engine_board(e, r)->save_said)) != SAID_NONE)
-            return REFUSE(BUSY, "save checkpoint", "rank %u still clears the last save away", r);
     if (dir[0] == '\0')
         return REFUSE(INVALID_ARGUMENT, "save checkpoint",
                       "no folder was given, and the config has no zerod.checkpoint.dir");
@@ -324,6 +337,8 @@ static zero_status check_begin(const struct engine *e, const char *dir)
 
 static void begin(struct engine *e, const char *dir, uint64_t target, uint64_t token)
 {
+    if (dir[0] == '\0' && e->shard != NULL)
+        dir = e->shard->config.checkpoint_dir;
     zero_status s = check_begin(e, dir);
 
     if (zero_failed(s)) {
@@ -336,10 +351,10 @@ static void begin(struct engine *e, const char *dir, uint64_t target, uint64_t t
     snprintf(e->save.dir, sizeof e->save.dir, "%s", dir);
     e->save.target = target;
     e->save.token = token;
-    e->save.lead = LEAD_PREPARE;
+    e->save.lead = LEAD_CLEAR;
     e->save.lead_id = e->epoch << 16 | (++e->save.count & 0xffff); /* other than any before */
     e->save.begun_ns = clock_ns();
-    give_order(e, ORDER_PREPARE);
+    lead_prepare(e);
 }
 
 void save_begin(struct engine *e, const char *dir, uint64_t token)
@@ -375,8 +390,8 @@ bool save_pass(struct engine *e)
 
 bool save_holds(const struct engine *e)
 {
-    bool prepares = e->save.lead == LEAD_PREPARE && e->save.target == e->step;
-    return e->save.lead == LEAD_COPY || prepares;
+    bool prepares = e->save.lead == LEAD_CLEAR || e->save.lead == LEAD_PREPARE;
+    return e->save.lead == LEAD_COPY || (prepares && e->save.target == e->step);
 }
 
 void save_drop(struct engine *e, const char *why)
@@ -419,10 +434,7 @@ bool save_finishing(struct engine *e, uint64_t now)
         return false;
     if (e->save.lead != LEAD_NONE)
         end_save(e, zero_success(), ""); /* of a step that may never come */
-    for (uint32_t r = 0; r < e->options.world; r++)
-        if (SAVE_WHAT(board_load(&engine_board(e, r)->save_said)) != SAID_NONE)
-            return true;     /* it still clears the last one away */
-    e->save.finished = true; /* one try */
+    e->save.finished = true;             /* one try */
     begin(e, e->shard->config.checkpoint_dir, /* target= */ 0, SAVE_PERIODIC);
     return e->save.lead != LEAD_NONE;
 }
@@ -431,7 +443,7 @@ void save_count(struct engine *e)
 {
     uint64_t done = 0, total = 0;
 
-    if (e->save.saver != NULL)
+    if (e->save.saver != NULL && e->save.said != SAID_NONE)
         saver_progress(e->save.saver, &done, &total);
     stats_set(&e->stats.save_bytes, done);
     stats_set(&e->stats.save_total, total);

@@ -70,6 +70,7 @@ static zero_status prepare(struct saver *saver)
 {
     const struct device_ops *ops = saver->shard->device->ops;
 
+    atomic_store(&saver->progress.bytes, 0);
     if (saver->memory != NULL)
         return zero_success();
     zero_status s = ops->check_room(saver->shard->device, saver->bytes);
@@ -346,8 +347,10 @@ const char *saver_text(const struct saver *saver)
 
 void saver_progress(const struct saver *saver, uint64_t *out_done, uint64_t *out_total)
 {
-    *out_done = atomic_load((_Atomic uint64_t *)(uintptr_t)&saver->progress.bytes);
+    uint64_t written = atomic_load((_Atomic uint64_t *)(uintptr_t)&saver->progress.bytes);
+
     *out_total = saver->bytes;
+    *out_done = written < saver->bytes ? written : saver->bytes; /* the file has a header too */
 }
 
 const struct saver_region *saver_regions(const struct saver *saver, uint32_t *out_count)

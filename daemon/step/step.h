@@ -81,8 +81,9 @@ void engine_register(struct engine *engine, const struct engine_model *model, ui
 void engine_cancel_register(struct engine *engine);
 void engine_attach(struct engine *engine, uint32_t pid, uint64_t token);
 void engine_detach(struct engine *engine, uint64_t token);
-/* Saves a checkpoint of the group into a folder (absolute), which is made if it is not there. Rank
- * 0 only. The last committed step is saved, whether or not there are trainers. */
+/* Saves a checkpoint of the group into a folder (absolute; "": the config's), which is made if it
+ * is not there. Rank 0 only. The last committed step is saved, whether or not there are trainers.
+ */
 void engine_save(struct engine *engine, const char *dir, uint64_t token);
 /* The daemon is told to end: no group is met any more, and the last step is saved first where the
  * config says so, for at most `limit_ms`. Again with 0: now. */
