@@ -326,8 +326,6 @@ static uint64_t on_save(void *context, const char *dir)
     struct daemon *daemon = context;
     uint64_t id = ++daemon->saves;
 
-    if (dir[0] == '\0' && sessions_joined(daemon->sessions))
-        dir = engine_shard(daemon->engine)->config.checkpoint_dir;
     daemon->save[id % REMEMBERED] = (struct asked_save){ .id = id, .running = true };
     engine_save(daemon->engine, dir, id);
     return id;
@@ -382,7 +380,7 @@ static void on_events(uv_async_t *async)
             end_save(daemon, &event);
         if (event.kind == ENGINE_FINISHED)
             close_all(daemon);
-        if (daemon->sessions != NULL && !daemon->stopping)
+        if (daemon->sessions != NULL && (!daemon->stopping || event.kind == ENGINE_SAVED))
             sessions_event(daemon->sessions, &event);
     }
     if (daemon->sessions != NULL && !daemon->stopping)

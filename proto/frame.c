@@ -135,6 +135,16 @@ static zero_status check_tensors(const Zero__V1__RegisterTensors *message,
     return zero_success();
 }
 
+/* Any bytes but a NUL, as the kernel has it. */
+static zero_status check_path(const ProtobufCBinaryData *path, size_t most,
+                              struct zero_detail *detail)
+{
+    if (path->len > most || (path->len > 0 && memchr(path->data, '\0', path->len) != NULL))
+        return refuse(detail, ZERO_PROTOCOL, "a path of %zu bytes, at most %zu, or with a NUL",
+                      path->len, most);
+    return zero_success();
+}
+
 static zero_status check_message(const struct zero_frame *frame, struct zero_detail *detail)
 {
     const void *message = frame->message;
@@ -156,6 +166,12 @@ static zero_status check_message(const struct zero_frame *frame, struct zero_det
                           registered->blob.len, ZERO_RING_MAX_BLOB);
         return zero_success();
     }
+    case ZERO_FRAME_SAVE_BEGIN:
+        return check_path(&((const Zero__V1__SaveBegin *)message)->dir, ZERO_CONFIG_MAX_PATH - 1,
+                          detail);
+    case ZERO_FRAME_SAVE_ENDED:
+        return check_path(&((const Zero__V1__SaveEnded *)message)->path, ZERO_FRAME_MAX_PATH,
+                          detail);
     case ZERO_FRAME_ERROR: {
         const Zero__V1__Error *error = message;
         if (!text_allowed(error->text, ZERO_DETAIL_BYTES) || !zero_code_known(error->code))

@@ -21,7 +21,8 @@ enum {
     ZERO_FRAME_HEADER = 8,
     ZERO_FRAME_MAX = 65536 + 4096, /* a blob of 64 KiB fits */
     ZERO_FRAME_MAX_FDS = 140,      /* ring, bell, window, staging and an arena of each rank */
-    ZERO_FRAME_MAX_TENSORS = 4096  /* in one frame */
+    ZERO_FRAME_MAX_TENSORS = 4096, /* in one frame */
+    ZERO_FRAME_MAX_PATH = 4095     /* bytes of a path, without the NUL */
 };
 
 /* FRAME(name, wire number, message): every message of the session protocol. */
@@ -38,7 +39,10 @@ enum {
     FRAME(ERROR, 10, error)                      \
     FRAME(VERSION_CLOSE, 11, version_close)      \
     FRAME(VERSION_LIST, 12, version_list)        \
-    FRAME(VERSION_STEPS, 13, version_steps)
+    FRAME(VERSION_STEPS, 13, version_steps)      \
+    FRAME(SAVE_BEGIN, 14, save_begin)            \
+    FRAME(SAVE_ENDED, 15, save_ended)            \
+    FRAME(SAVE_LOOK, 16, save_look)
 
 enum zero_frame_type {
 #define FRAME(name, number, message) ZERO_FRAME_##name = (number),

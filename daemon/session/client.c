@@ -13,6 +13,7 @@
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/base/process.h"
+#include "daemon/session/saves.h"
 #include "proto/ring.h"
 
 #ifndef SO_PEERPIDFD
@@ -255,6 +256,12 @@ static void handle_frame(struct client *client, const struct zero_frame *frame)
         return;
     case ZERO_FRAME_VERSION_LIST:
         versions_list(client);
+        return;
+    case ZERO_FRAME_SAVE_BEGIN:
+        saves_begin(client, (const Zero__V1__SaveBegin *)frame->message);
+        return;
+    case ZERO_FRAME_SAVE_LOOK:
+        saves_look(client);
         return;
     default:
         client_refuse(client, REFUSE(PROTOCOL, "read frame", "type %d is not for a daemon",

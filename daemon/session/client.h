@@ -62,6 +62,7 @@ struct client {
     uint64_t deadline_ns; /* WAITING, READS_SOON */
     uv_poll_t poll, pid_poll;
     int open_handles;
+    bool saves;                                              /* an observer: see saves.h */
     enum { READS_NOTHING, READS_SOON, READS_VERSION } reads; /* an observer */
     uint64_t version;      /* SOON: the earliest step that will do; VERSION: its step */
     uint32_t sent_tensors; /* SENDING_MODEL */

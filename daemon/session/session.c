@@ -16,6 +16,7 @@
 #include "daemon/base/log.h"
 #include "daemon/base/process.h"
 #include "daemon/session/client.h"
+#include "daemon/session/saves.h"
 
 enum { ACCEPT_AT_ONCE = 16 };
 
@@ -151,7 +152,7 @@ void sessions_farewell(struct sessions *sessions)
 {
     for (struct client *c = sessions->clients, *next; c != NULL; c = next) {
         next = c->next;
-        if (c->state != CLOSING)
+        if (c->state != CLOSING && !c->saves) /* its save may yet end well */
             client_refuse(c, REFUSE(DAEMON_LOST, "serve client", "the group was shut down"));
     }
 }
@@ -231,6 +232,8 @@ void sessions_event(struct sessions *sessions, const struct engine_event *event)
         }
         break;
     case ENGINE_SAVED:
+        saves_ended(sessions, event);
+        break;
     case ENGINE_FINISHED:
     case ENGINE_FROZEN:
     case ENGINE_LOST:

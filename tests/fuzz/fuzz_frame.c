@@ -39,7 +39,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         abort();
     memcpy(fitting, data, size);
     memcpy(fitting, "ZR", 2);
-    fitting[2] = (uint8_t)(data[2] % 15);
+    fitting[2] = (uint8_t)(data[2] % 18);
     fitting[3] = 0;
     for (int i = 0; i < 4; i++)
         fitting[4 + i] = (uint8_t)((size - HEADER) >> (8 * i));

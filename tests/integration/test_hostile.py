@@ -17,7 +17,7 @@ import struct
 from harness import *
 
 HELLO, WELCOME, CONFIG, TENSORS, END, REGISTERED, OPEN, OPENED, MODEL_END, ERROR, CLOSE, LIST, \
-    STEPS = range(1, 14)
+    STEPS, SAVE, SAVED, LOOK = range(1, 17)
 CODES = {}
 
 
@@ -227,6 +227,9 @@ def broken_frames(daemons):
         "name too long": frame(TENSORS, field(2, "x" * 256)),
         "nine dimensions": frame(TENSORS, field(2, "l") + field(3, tensor("t", [1] * 9))),
         "config over the cap": frame(CONFIG, field(1, b" " * 61441)),
+        "path over the cap": frame(SAVE, field(1, "/" + "x" * 1023)),
+        "path with a NUL": frame(SAVE, field(1, b"/a\0b")),
+        "a daemon's answer to a save": frame(SAVED, field(1, "/tmp")),
         "a daemon's frame": frame(WELCOME, field(1, 1)),
         "an error": frame(ERROR, field(1, 3) + field(2, "no")),
     }
@@ -242,7 +245,7 @@ def broken_frames(daemons):
     chance = random.Random(5)
     for _ in range(300):
         client = Client(daemons.runtime)
-        kind = chance.choice([1, 3, 4, 5, 7, 11, 12])
+        kind = chance.choice([1, 3, 4, 5, 7, 11, 12, 14, 16])
         data = bytearray(frame(kind, chance.randbytes(chance.randrange(200))))
         client.send(bytes(data))
         client.close()
@@ -416,6 +419,56 @@ def versions_in_any_order():
     daemons.close()
 
 
+def saves_in_any_order():
+    """Saves that are asked for at the wrong time, too often, or by those who leave."""
+    daemons = Daemons(1)
+    trainer = daemons.trainer()
+    check(trainer.wait(60) == 0, f"a model is trained: {trainer.stdout.read()}")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
+
+    client = Client(daemons.runtime)
+    client.send(frame(SAVE, field(1, str(folder))))
+    client.expect_error("INVALID_STATE", "observer", "a save before hello")
+    client.close()
+    client = Client(daemons.runtime).hello()
+    client.expect(WELCOME, "hello")
+    client.send(frame(SAVE, field(1, str(folder))))
+    client.expect_error("INVALID_STATE", "observer", "a trainer's save on its own connection")
+    client.close()
+    client = Client(daemons.runtime).hello(1)
+    client.expect(WELCOME, "observer")
+    client.send(frame(LOOK))
+    client.expect_error("INVALID_STATE", "no save", "a look before a save")
+    client.send(frame(SAVE, field(1, "relative")))
+    client.expect_error("INVALID_ARGUMENT", "absolute", "a relative folder")
+    client.send(frame(SAVE))
+    client.expect_error("INVALID_ARGUMENT", "zerod.checkpoint.dir", "no folder")
+    for n in range(20):
+        client.send(frame(SAVE, field(1, str(folder / str(n)))))
+    kinds = [client.receive()[0] for _ in range(20)]
+    check(SAVED in kinds and set(kinds) <= {SAVED, ERROR}, f"twenty saves at once: {kinds}")
+    client.close()
+    for n in range(60):  # asks and is gone
+        client = Client(daemons.runtime).hello(1)
+        client.expect(WELCOME, "observer")
+        client.send(frame(SAVE, field(1, str(folder / f"gone-{n}"))))
+        client.close()
+    client = Client(daemons.runtime).hello(1)
+    client.expect(WELCOME, "observer")
+
+    def saved():
+        client.send(frame(SAVE, field(1, str(folder / "last"))))
+        got = client.receive()
+        check(got[0] == SAVED or client.text(got)[0] == "BUSY", f"after all: {client.text(got)}")
+        return got[0] == SAVED and got[1][1][0].decode()
+    path = until(saved, what="a save after those that left")
+    check(os.path.dirname(path) == str(folder / "last") and os.path.isdir(path), path)
+    client.close()
+    daemons.alive("saves in any order")
+    daemons.close()
+    shutil.rmtree(folder)
+
+
 def attach_and_leave(daemons):
     """A thousand trainers and observers come and go: the daemon keeps nothing of them."""
     pid = daemons.pid()
@@ -579,7 +632,8 @@ def main():
         part(daemons)
         print(f"{part.__name__}: done", flush=True)
     daemons.close()
-    for part in (versions_in_any_order, refused_starts, disagreement, stopped_trainer, stopped_daemon):
+    for part in (versions_in_any_order, saves_in_any_order, refused_starts, disagreement,
+                 stopped_trainer, stopped_daemon):
         part()
         print(f"{part.__name__}: done", flush=True)
     done()

@@ -164,7 +164,7 @@ static void headers_are_checked(void)
         CHECK(zero_frame_decode(bytes, sizeof bytes, &frame, &detail).code == ZERO_PROTOCOL);
     }
     for (unsigned type = 0; type < 70000; type++)
-        CHECK((zero_frame_descriptor(type) != NULL) == (type >= 1 && type <= 13));
+        CHECK((zero_frame_descriptor(type) != NULL) == (type >= 1 && type <= 16));
     struct bytes nothing = begin(2);
     accepts(&nothing); /* all fields have their defaults */
 }
@@ -309,6 +309,31 @@ static void lengths_of_strings_are_capped(void)
 
 /* ---- fds ---- */
 
+/* Bytes of any kind, as the kernel has paths, but for a NUL. */
+static void paths_are_checked(void)
+{
+    static const struct {
+        unsigned type;
+        size_t most;
+    } rows[] = { { ZERO_FRAME_SAVE_BEGIN, 1023 }, { ZERO_FRAME_SAVE_ENDED, 4095 } };
+    static unsigned char path[5000];
+
+    memset(path, 0xff, sizeof path);
+    for (size_t i = 0; i < 2; i++) {
+        struct bytes b = begin(rows[i].type);
+        add_field(&b, 1, path, rows[i].most);
+        accepts(&b);
+        b = begin(rows[i].type);
+        accepts(&b); /* none */
+        b = begin(rows[i].type);
+        add_field(&b, 1, path, rows[i].most + 1);
+        refuses(&b, "a path of");
+        b = begin(rows[i].type);
+        add_field(&b, 1, "/a\0b", 4);
+        refuses(&b, "a path of 4 bytes");
+    }
+}
+
 static int open_fds(void)
 {
     int count = 0;
@@ -452,6 +477,7 @@ int main(void)
     arrays_are_capped();
     strings_are_checked();
     lengths_of_strings_are_capped();
+    paths_are_checked();
     CHECK(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, pair) == 0);
     fds_arrive(pair);
     fds_that_were_not_asked_for_are_closed(pair);
