@@ -21,6 +21,8 @@
  *     }
  *     zero_detach(client);
  *
+ * Checkpoints are in zerocheckpoint.h.
+ *
  * Owns    a zero_client owns its socket and mappings; every window pointer dies with it.
  * Thread  gather, prefetch, release, window, submit and their waits may be called from any
  *         threads at once. Everything else on one client: one thread at a time, and not during

@@ -4,7 +4,7 @@
  * Owns    a list: its entries.
  * Thread  any.
  * Fails   NOT_FOUND, IO, PERMISSION, NO_MEMORY.
- * Uses    folder, store.   Used by daemon, zeroctl.
+ * Uses    folder, store.   Used by daemon, libzeroclient, zeroctl.
  */
 #ifndef DAEMON_STORE_CATALOGUE_H
 #define DAEMON_STORE_CATALOGUE_H

@@ -150,8 +150,11 @@ static zero_status write_tensor(struct exporting *e, int fd, const char *name, u
         size_t bytes = take * zero_dtype_bytes(e->options->dtype);
         if (!store_write_all(fd, e->values, bytes))
             return store_refuse_errno(detail, "%s/%s cannot be written", e->options->dir, name);
-        if (progress != NULL)
-            atomic_fetch_add(&progress->bytes, bytes);
+        if (progress == NULL)
+            continue;
+        atomic_fetch_add(&progress->bytes, bytes);
+        if (atomic_load(&progress->cancel))
+            return store_refuse(detail, ZERO_INVALID_STATE, "the export was cancelled");
     }
     return zero_success();
 }

@@ -10,7 +10,7 @@
  *
  * Thread  one.
  * Fails   INVALID_STATE when a file of that name is there, CORRUPT, IO, NO_MEMORY.
- * Uses    store.   Used by zeroctl.
+ * Uses    store.   Used by libzeroclient.
  */
 #ifndef DAEMON_STORE_EXPORT_H
 #define DAEMON_STORE_EXPORT_H

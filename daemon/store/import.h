@@ -5,7 +5,7 @@
  * Thread  one.
  * Fails   MISMATCH when a tensor of the model is not there or has another shape, and what reading
  *         and saving fail with.
- * Uses    safetensors, save.   Used by zeroctl.
+ * Uses    safetensors, save.   Used by libzeroclient.
  */
 #ifndef DAEMON_STORE_IMPORT_H
 #define DAEMON_STORE_IMPORT_H

@@ -4,7 +4,7 @@
  * Owns    copies of all names and shapes.
  * Thread  one.
  * Fails   TOO_LARGE over the layout's caps, NO_MEMORY.
- * Uses    layout.   Used by manifest, and by zeroctl checkpoint import.
+ * Uses    layout.   Used by manifest, libzeroclient.
  */
 #ifndef DAEMON_STORE_MODELS_H
 #define DAEMON_STORE_MODELS_H

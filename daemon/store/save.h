@@ -16,7 +16,7 @@
  * Order   begin · join, write_part, leave (each rank) · commit or abandon.
  * Fails   INVALID_STATE for a step that is there; IO, PERMISSION, NOT_FOUND, TOO_LARGE, NO_MEMORY.
  *         The detail says what, where, and what to do.
- * Uses    geometry, liburing.   Used by daemon, zeroctl.
+ * Uses    geometry, liburing.   Used by daemon.
  */
 #ifndef DAEMON_STORE_SAVE_H
 #define DAEMON_STORE_SAVE_H

@@ -10,7 +10,7 @@
  * Thread  one at a time.
  * Fails   NOT_FOUND, CORRUPT for what does not check out, VERSION, TOO_LARGE, IO, NO_MEMORY, and
  *         INVALID_ARGUMENT for ranges that do not exist. The detail names file and bytes.
- * Uses    manifest, part.   Used by daemon, zeroctl.
+ * Uses    manifest, part.   Used by daemon, libzeroclient, zeroctl.
  */
 #ifndef DAEMON_STORE_STORE_H
 #define DAEMON_STORE_STORE_H

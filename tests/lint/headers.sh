@@ -6,7 +6,7 @@ cd "${1:-$(dirname "$0")/../..}" || exit 2
 if [ $# -gt 0 ]; then
     headers=$(find . -name '*.h' | sort)
 else
-    headers="client/zeroclient.h proto/status.h proto/model.h"
+    headers="client/zeroclient.h client/zerocheckpoint.h proto/status.h proto/model.h"
 fi
 [ -n "$headers" ] || { echo "no public header in $PWD" >&2; exit 1; }
 bad=0

@@ -45,8 +45,10 @@ struct fake {
     size_t fd_count;
     void (*model)(struct fake *fake); /* what it sends before REGISTERED */
     void (*serve)(struct fake *fake); /* what it does after REGISTERED, until it returns */
-    int clients;                      /* how many it serves, one after another */
-    int served;                       /* for serve to count with */
+    bool (*save)(struct fake *fake, enum zero_frame_type type); /* SAVE_BEGIN, SAVE_LOOK; false:
+                                                                   the talk is over */
+    int clients; /* how many it serves, one after another */
+    int served;  /* for serve to count with */
 
     char folder[64], path[96];
     int listener, socket;
@@ -194,6 +196,8 @@ static inline void fake_talk(struct fake *fake)
         if (type == ZERO_FRAME_HELLO)
             fake_greet(fake);
         else if (type == ZERO_FRAME_REGISTER_END && !fake_answer_register(fake))
+            return;
+        else if (fake->save != NULL && type != ZERO_FRAME_REGISTER_END && !fake->save(fake, type))
             return;
     }
 }
