@@ -11,8 +11,8 @@
 #include "client/ctl/table.h"
 #include "client/ctl/text.h"
 #include "client/ctl/writer.h"
+#include "client/zerocheckpoint.h"
 #include "daemon/store/catalogue.h"
-#include "daemon/store/store.h"
 
 /* ---- list ---- */
 
@@ -120,15 +120,15 @@ struct problems {
     size_t count;
 };
 
-static void keep_problem(void *context, const struct store_problem *problem)
+static void keep_problem(void *context, const char *text)
 {
     struct problems *problems = context;
 
     if (problems->count < sizeof problems->texts / sizeof *problems->texts)
-        problems->texts[problems->count++] = strdup(problem->text);
+        problems->texts[problems->count++] = strdup(text);
 }
 
-static void print_findings(const char *path, const struct store_findings *findings,
+static void print_findings(const char *path, const struct zero_verified *findings,
                            const struct problems *problems)
 {
     for (size_t i = 0; i < problems->count; i++)
@@ -145,7 +145,7 @@ static void print_findings(const char *path, const struct store_findings *findin
                findings->problems, findings->problems == 1 ? "" : "s", findings->bytes);
 }
 
-static bool write_findings(const struct store_findings *findings, const struct problems *problems)
+static bool write_findings(const struct zero_verified *findings, const struct problems *problems)
 {
     struct writer *w = writer_open(stdout);
 
@@ -165,44 +165,26 @@ static bool write_findings(const struct store_findings *findings, const struct p
     return writer_close(w);
 }
 
-/* What cannot even be opened is one problem. */
-static zero_status look(const char *path, struct problems *problems,
-                        struct store_findings *findings, struct zero_detail *detail)
-{
-    struct store *store = NULL;
-    struct meter meter;
-    zero_status s = store_open(path, &store, detail);
-
-    if (s.code == ZERO_CORRUPT) {
-        keep_problem(problems, &(struct store_problem){ path, detail->text });
-        findings->problems = 1;
-        return zero_success();
-    }
-    if (zero_failed(s))
-        return s;
-    const struct store_watch watch = { &meter.progress, keep_problem, problems };
-    meter_begin(&meter, "verify", store_facts(store)->bytes);
-    s = store_verify(store, &watch, findings, detail);
-    meter_end(&meter);
-    store_close(store);
-    return s;
-}
-
 int checkpoint_verify(const struct checkpoint_options *o)
 {
-    struct store_findings findings = { .bytes = 0 };
+    struct zero_verified findings = { .bytes = 0 };
     struct problems problems = { .count = 0 };
     struct zero_detail detail = { "" };
+    struct meter meter;
+    const struct zero_verify_watch watch = { &meter.progress, keep_problem, &problems };
     bool good = true;
-    zero_status s = look(o->words[0], &problems, &findings, &detail);
 
-    if (!zero_failed(s) && o->json)
+    meter_begin(&meter, "verify");
+    zero_status s = zero_checkpoint_verify(o->words[0], &watch, &findings, &detail);
+    meter_end(&meter);
+    bool done = !zero_failed(s) || s.code == ZERO_CORRUPT; /* which is what was asked for */
+    if (done && o->json)
         good = write_findings(&findings, &problems);
-    else if (!zero_failed(s))
+    else if (done)
         print_findings(o->words[0], &findings, &problems);
     for (size_t i = 0; i < problems.count; i++)
         free(problems.texts[i]);
-    if (zero_failed(s))
+    if (!done)
         return checkpoint_complain(s, &detail);
     if (!good)
         return complain(EXIT_IO, "no memory");

@@ -78,9 +78,10 @@ static void show(struct save_watch *watch, const Zero__V1__SaveStatusReply *repl
     if (reply->total == 0 || !reply->running)
         return;
     if (!watch->metered)
-        meter_begin(&watch->meter, "saving rank 0's part", reply->total);
+        meter_begin(&watch->meter, "saving rank 0's part");
     watch->metered = true;
-    atomic_store(&watch->meter.progress.bytes, reply->bytes);
+    atomic_store(&watch->meter.progress.total, reply->total);
+    atomic_store(&watch->meter.progress.store.bytes, reply->bytes);
 }
 
 /* True when it has ended; *out_code says how. */

@@ -23,19 +23,21 @@ static void *show(void *argument)
     double start = now_s();
 
     while (!atomic_load(&meter->stop)) {
-        uint64_t bytes = atomic_load(&meter->progress.bytes);
+        uint64_t bytes, total;
+        zero_progress_look(&meter->progress, &bytes, &total);
         double seconds = now_s() - start;
-        fprintf(stderr, "\r%s: %s of %s, %.2f GB/s\033[K", meter->what, text_bytes(bytes).text,
-                text_bytes(meter->total).text, (double)bytes * 1e-9 / (seconds + 1e-9));
+        if (total > 0)
+            fprintf(stderr, "\r%s: %s of %s, %.2f GB/s\033[K", meter->what, text_bytes(bytes).text,
+                    text_bytes(total).text, (double)bytes * 1e-9 / (seconds + 1e-9));
         nanosleep(&tenth, NULL);
     }
     fputs("\r\033[K", stderr);
     return NULL;
 }
 
-void meter_begin(struct meter *meter, const char *what, uint64_t total_bytes)
+void meter_begin(struct meter *meter, const char *what)
 {
-    *meter = (struct meter){ .what = what, .total = total_bytes };
+    *meter = (struct meter){ .what = what };
     meter->running =
         isatty(STDERR_FILENO) && pthread_create(&meter->thread, NULL, show, meter) == 0;
 }

@@ -5,25 +5,24 @@
  * Owns    its thread between begin and end.
  * Thread  begin and end by one; the progress is grown by the worker.
  * Fails   never: without a thread there is no line.
- * Uses    store's progress.   Used by zeroctl checkpoint.
+ * Uses    libzeroclient's progress.   Used by zeroctl checkpoint.
  */
 #ifndef CLIENT_CTL_METER_H
 #define CLIENT_CTL_METER_H
 
 #include <pthread.h>
 
-#include "daemon/store/save.h"
+#include "client/checkpoint.h"
 
 struct meter {
-    struct store_progress progress;
+    zero_progress progress; /* nothing is shown until it has a total */
     const char *what;
-    uint64_t total;
     pthread_t thread;
     bool running;
     atomic_bool stop;
 };
 
-void meter_begin(struct meter *meter, const char *what, uint64_t total_bytes);
+void meter_begin(struct meter *meter, const char *what);
 void meter_end(struct meter *meter);
 
 #endif
