@@ -19,12 +19,13 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "client/zerocheckpoint.h"
 #include "tests/integration/sum.h"
 
 enum { MAX_LAYERS = 256, MAX_TENSORS = 1024 };
 
 static struct settings {
-    const char *layers, *config, *dump, *order, *inject;
+    const char *layers, *config, *dump, *order, *inject, *save;
     uint64_t steps, seed;
     int micro, skip_layer, skip_rank, more_rank;
     bool fill_rank_0, no_model, quiet, decay_split, sums;
@@ -331,9 +332,47 @@ static void print_sum(void)
            sum);
 }
 
+/* "STEP:RANK:DIR" has that rank's trainer save once the step is committed, and train on. */
+static zero_saving *begin_save(uint64_t step)
+{
+    struct zero_save_options options = { 0 };
+    zero_saving *saving = NULL;
+    unsigned long long at;
+    unsigned who;
+    int used = 0;
+
+    if (settings.save == NULL || sscanf(settings.save, "%llu:%u:%n", &at, &who, &used) != 2 ||
+        used == 0 || at != step || who != zero_client_info(client)->rank)
+        return NULL;
+    options.dir = settings.save + used;
+    zero_status s = zero_checkpoint_begin(&options, &saving, &detail);
+    if (zero_failed(s)) {
+        fprintf(stderr, "probe: save: %s: %s\n", zero_code_name(s.code), detail.text);
+        exit(11);
+    }
+    return saving;
+}
+
+/* Prints it when it has ended; NULL then. */
+static zero_saving *look_at_save(zero_saving *saving, uint32_t deadline_ms)
+{
+    struct zero_path path = { "" };
+
+    if (saving == NULL)
+        return NULL;
+    zero_status s = zero_checkpoint_wait(saving, deadline_ms, &path, &detail);
+    if (s.code == ZERO_DEADLINE && deadline_ms == 0)
+        return saving;
+    printf("{\"save\":\"%s\",\"path\":\"%s\",\"at\":%" PRIu64 "}\n", zero_code_name(s.code),
+           path.text, zero_client_info(client)->step);
+    zero_checkpoint_leave(saving);
+    return NULL;
+}
+
 static void train(void)
 {
     struct zero_step_result result = { 0 };
+    zero_saving *saving = NULL;
 
     while (zero_client_info(client)->step < settings.steps) {
         uint64_t step = zero_client_info(client)->step;
@@ -349,8 +388,10 @@ static void train(void)
                    result.scalars[0]);
         if (settings.sums)
             print_sum();
+        saving = look_at_save(saving != NULL ? saving : begin_save(step + 1), 0);
         fflush(stdout);
     }
+    look_at_save(saving, 60000);
 }
 
 static error_t parse_option(int key, char *argument, struct argp_state *state)
@@ -371,6 +412,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         return 0;
     case 'i':
         settings.inject = argument;
+        return 0;
+    case 'v':
+        settings.save = argument;
         return 0;
     case 'n':
         settings.steps = strtoull(argument, NULL, 10);
@@ -421,6 +465,7 @@ int main(int argc, char **argv)
         { "dump", 'd', "FILE", 0, "write master, moments, params as floats (rank 0)", 0 },
         { "order", 'o', "back|cross|shift", 0, "order of layers", 0 },
         { "inject", 'i', "STEP:RANK:inf|nan", 0, "a non-finite gradient", 0 },
+        { "save", 'v', "STEP:RANK:DIR", 0, "this rank's trainer saves after the step", 0 },
         { "steps", 'n', "N", 0, "until this many steps are committed", 0 },
         { "seed", 's', "N", 0, "of weights and gradients", 0 },
         { "micro", 'm', "N", 0, "micro-steps; default the config's accumulation", 0 },
