@@ -91,6 +91,17 @@ static void report_numbers(const struct stats *stats, Zero__V1__StatusReply *rep
     reply->last_step_age = last == 0 ? -1 : (double)(clock_ns() - last) * 1e-9;
 }
 
+static void report_saves(const struct stats *stats, Zero__V1__StatusReply *reply)
+{
+    uint64_t last = stats_get(&stats->saved_ns);
+
+    reply->saved_step = stats_get(&stats->saved_step);
+    reply->saved_age = last == 0 ? -1 : (double)(clock_ns() - last) * 1e-9;
+    reply->save_failed = stats_get(&stats->save_failed) != 0;
+    reply->saving_bytes = stats_get(&stats->save_bytes);
+    reply->saving_total = stats_get(&stats->save_total);
+}
+
 void report_status(struct report *report, const struct report_source *source,
                    Zero__V1__StatusReply *reply)
 {
@@ -107,6 +118,7 @@ void report_status(struct report *report, const struct report_source *source,
     reply->param_dtype = reply->restored = (char *)(uintptr_t) "";
     report_numbers(stats, reply);
     report_scalars(report, stats, reply);
+    report_saves(stats, reply);
     if (joined) {
         report_arenas(report, engine_shard(source->engine), reply);
         count_versions(source->sessions, reply);

@@ -183,6 +183,26 @@ static void write_traffic(struct writer *w, const Zero__V1__StatusReply *reply)
     writer_end(w, '}');
 }
 
+/* Of the group, as rank 0 knows it; null: no checkpoint yet. */
+static void write_saves(struct writer *w, const Zero__V1__StatusReply *reply)
+{
+    bool any = reply->saved_age >= 0;
+
+    writer_key(w, "checkpoint");
+    writer_begin(w, '{');
+    writer_key(w, "step");
+    writer_real(w, any ? (double)reply->saved_step : (double)NAN);
+    writer_key(w, "age");
+    writer_real(w, any ? reply->saved_age : (double)NAN);
+    writer_key(w, "failed");
+    writer_truth(w, reply->save_failed);
+    writer_key(w, "saving_bytes");
+    writer_count(w, reply->saving_bytes);
+    writer_key(w, "saving_total");
+    writer_count(w, reply->saving_total);
+    writer_end(w, '}');
+}
+
 static void write_rank(struct writer *w, const struct standing_rank *rank)
 {
     writer_begin(w, '{');
@@ -200,6 +220,7 @@ static void write_rank(struct writer *w, const struct standing_rank *rank)
         write_arenas(w, rank->reply);
         write_traffic(w, rank->reply);
         write_reals(w, rank->reply);
+        write_saves(w, rank->reply);
         writer_key(w, "restored");
         writer_text(w, rank->reply->restored);
         writer_key(w, "waiting_for");

@@ -233,6 +233,29 @@ static bool print_memory(const struct standing *standing, FILE *to, bool colour)
     return good;
 }
 
+/* Rank 0 knows, since it leads. */
+static void print_saves(const struct standing *standing, FILE *to, bool colour)
+{
+    const Zero__V1__StatusReply *lead =
+        standing->ranks[0].rank == 0 ? standing->ranks[0].reply : NULL;
+
+    if (lead == NULL || (lead->saved_age < 0 && !lead->save_failed && lead->saving_total == 0))
+        return;
+    fputs("\ncheckpoint: ", to);
+    if (lead->saved_age >= 0)
+        fprintf(to, "step %" PRIu64 ", %s ago", lead->saved_step,
+                text_seconds(lead->saved_age).text);
+    else
+        fputs("none yet", to);
+    if (lead->saving_total > 0)
+        fprintf(to, ", saving %.0f %%",
+                100 * (double)lead->saving_bytes / (double)lead->saving_total);
+    if (lead->save_failed)
+        fprintf(to, ", %sTHE LAST ONE FAILED%s: see the log of rank 0",
+                table_begin(TABLE_LOUD, colour), table_end(colour));
+    fputc('\n', to);
+}
+
 bool standing_print(const struct standing *standing, FILE *to, bool colour)
 {
     print_head(standing, to);
@@ -241,6 +264,7 @@ bool standing_print(const struct standing *standing, FILE *to, bool colour)
     if (standing->first != NULL) {
         good = print_last_step(standing, to, colour) && good;
         print_scalars(standing, to);
+        print_saves(standing, to, colour);
         good = print_memory(standing, to, colour) && good;
     }
     return good;

@@ -193,6 +193,7 @@ static void end_save(struct engine *e, zero_status s, const char *text)
 {
     e->save.lead = LEAD_NONE;
     give_order(e, ORDER_NONE);
+    stats_set(&e->stats.save_failed, zero_failed(s));
     if (e->save.token != SAVE_PERIODIC)
         engine_post_text(e, ENGINE_SAVED, e->save.token, s, text);
     else if (zero_failed(s))
@@ -273,6 +274,8 @@ static bool lead_commit(struct engine *e)
         return true;
     }
     e->save.last_step = e->board->save_step;
+    stats_set(&e->stats.saved_step, e->board->save_step);
+    stats_set(&e->stats.saved_ns, clock_ns());
     LOG_INFO("checkpoint %s: training waited %.3f s for rank 0's copy", saver_text(e->save.saver),
              (double)e->save.copy_ns * 1e-9);
     end_save(e, zero_success(), saver_text(e->save.saver));

@@ -34,6 +34,8 @@ struct stats {
     _Atomic uint64_t waiting, waiting_rank, waiting_pid; /* enum wait_for, and whom for */
     _Atomic uint64_t step_time, forward_backward_time, parameter_update_time; /* doubles, seconds */
     _Atomic uint64_t loss_scale, grad_norm, lr;                               /* doubles */
+    _Atomic uint64_t saved_step, saved_ns;   /* rank 0: of the last checkpoint; 0: none yet */
+    _Atomic uint64_t save_failed;            /* rank 0: the last save made none */
     _Atomic uint64_t save_bytes, save_total; /* of this rank's part of the save on its way */
     _Atomic uint64_t scalar_count;
     _Atomic uint64_t scalar_names[STATS_SCALARS][STATS_NAME_WORDS];

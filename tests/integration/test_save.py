@@ -153,6 +153,11 @@ def check_by_hand():
     run = save(idle.run, idle.folder / "new" / "taken")
     check(run.returncode == 1 and "step-3" in run.stderr, f"a folder of that name: {run}")
     (idle.folder / "file").write_text("")
+    told = status(idle.run)["ranks"][0]["checkpoint"]
+    check(told["step"] == 3 and told["age"] >= 0 and told["failed"], f"status: {told}")
+    until(lambda: status(idle.run)["ranks"][0]["checkpoint"]["saving_total"] == 0, what="none saves")
+    run = ctl("--runtime-dir", idle.run, "status")
+    check("checkpoint: step 3, " in run.stdout and "THE LAST ONE FAILED" in run.stdout, run.stdout)
     for words, part in (((idle.folder / "file" / "x",), "Not a directory"),
                         (("/proc/nowhere",), "/proc/nowhere"), ((), "zerod.checkpoint.dir"),
                         (("x" * 2000,), "bytes"), (("",), "no folder")):
