@@ -165,6 +165,15 @@ struct zero_versions_plan zero_plan_versions(uint64_t elements, const struct zer
     return versions;
 }
 
+uint64_t zero_plan_copy(uint64_t elements, const struct zero_config *config)
+{
+    bool adam = config->optimizer != ZERO_SGD;
+    uint64_t states = 1U + (adam || config->momentum != 0) + adam + (adam && config->amsgrad);
+    size_t param = config->param_dtype == ZERO_FP32 ? 0 : zero_dtype_bytes(config->param_dtype);
+
+    return times(states * sizeof(float) + param, elements);
+}
+
 /* others: elements of the other ranks' shards, flat * (N-1)/N */
 static struct zero_traffic count_traffic(uint64_t others, const struct zero_config *config)
 {

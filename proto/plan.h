@@ -64,6 +64,10 @@ struct zero_versions_plan {
 };
 struct zero_versions_plan zero_plan_versions(uint64_t elements, const struct zero_config *config);
 
+/* Bytes of the copy that a rank writes to the disk from, while a checkpoint is saved: its shards of
+ * all that is kept. elements: shard_total of a layout. Over 64 bits: UINT64_MAX. */
+uint64_t zero_plan_copy(uint64_t elements, const struct zero_config *config);
+
 /* Bytes a rank moves to or from its peers in one step of `accumulation` micro-steps in which every
  * layer is submitted each time and, at stage 3, gathered twice each time: the table of the design
  * with the ring factor (world-1)/world. */

@@ -83,6 +83,8 @@ bool forecast_print(const struct forecast *f, FILE *to, bool colour)
     row(&table, TEXTS("total", "", ""), f->plan.total, TABLE_GOOD);
     row(&table, TEXTS("versions", f->copies, "besides, at most: copies that observers read"),
         f->versions.total, TABLE_PLAIN);
+    row(&table, TEXTS("checkpoint", "its shards' states", "besides, while one is saved: a copy"),
+        f->copy, TABLE_PLAIN);
     row(&table,
         TEXTS("ZeRO paper", paper_formula(c->stage), "mixed precision, Adam; for comparison"),
         f->paper, TABLE_DIM);
@@ -142,6 +144,7 @@ bool forecast_write(const struct forecast *f, FILE *to)
     write_pair(w, "each", f->versions.each);
     write_pair(w, "most", f->versions.count);
     writer_end(w, '}');
+    write_pair(w, "checkpoint_copy", f->copy);
     writer_key(w, "paper");
     writer_begin(w, '{');
     write_pair(w, "total", f->paper);

@@ -17,6 +17,7 @@ struct forecast {
     struct zero_plan plan;
     uint64_t paper; /* bytes by the ZeRO paper's formula */
     struct zero_versions_plan versions;
+    uint64_t copy; /* while a checkpoint is saved */
     struct zero_traffic traffic;
     char moved[2][96]; /* formulas of gathered and reduced */
     char copies[96];   /* of versions */

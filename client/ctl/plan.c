@@ -237,6 +237,7 @@ static zero_status plan_layers(const struct layers *layers, struct forecast *f,
     f->params = layout->count;
     f->traffic = zero_plan_traffic(layout, &f->config);
     f->versions = zero_plan_versions(layout->flat_total, &f->config);
+    f->copy = zero_plan_copy(layout->shard_total, &f->config);
     s = zero_plan_layout(layout, &f->config, &f->plan, detail);
     zero_layout_destroy(layout);
     return s;
@@ -270,6 +271,8 @@ static int forecast_count(const struct plan_options *o, struct forecast *f)
     f->params = o->params;
     f->traffic = zero_plan_traffic_count(o->params, &f->config);
     f->versions = zero_plan_versions(o->params, &f->config);
+    f->copy = zero_plan_copy(o->params / f->config.world + (o->params % f->config.world != 0),
+                             &f->config);
     zero_status s = zero_plan_count(o->params, &f->config, &f->plan, &detail);
     if (zero_failed(s))
         return complain(EXIT_BAD, "%s: %s", zero_code_name(s.code), detail.text);

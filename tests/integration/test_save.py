@@ -36,6 +36,15 @@ def steps_in(folder):
     return [c["step"] for c in found if c["complete"]]
 
 
+def shard_total(spec, world, dtype):
+    """Elements of a rank: each tensor begins at a multiple of 256, each shard is whole pages."""
+    unit = max(256, 4096 // (4 if dtype == "fp32" else 2))
+    layers = {}
+    for layer, shape in shapes_of(spec):
+        layers[layer] = layers.get(layer, 0) + -(-int(numpy.prod(shape)) // 256) * 256
+    return sum(-(-flat // (unit * world)) * unit for flat in layers.values())
+
+
 def joined(pieces):
     return numpy.concatenate([pieces[first] for first in sorted(pieces)])
 
@@ -74,6 +83,11 @@ def check_content():
         check(run.returncode == 0, f"{what}: {run.stdout}{run.stderr}")
         manifest = json.loads((folder / "ck" / "step-7" / "manifest.json").read_text())
         check("every_steps" in manifest["config"], f"{what}: no config in the manifest")
+        log = saving.stderr()
+        wrote = {int(r): int(b) for r, b in re.findall(r"zerod\[(\d+)\].*: wrote (\d+) bytes", log)}
+        planned = 4 * 3 + (2 if dtype != "fp32" else 0)
+        check(len(wrote) == world and all(0 <= b - planned * shard_total(SPEC, world, dtype) < 65536
+                                          for b in wrote.values()), f"{what}: {wrote}")
         plain.close(), saving.close(), shutil.rmtree(folder)
 
 

@@ -172,6 +172,7 @@ def test_plan():
           == (234375000, 468750000, 468750000, 468750000, 468750000), f"7.5e9 on 64: {per}")
     check(per["total"] == sum(v for k, v in per.items() if k != "total"), "the total is the sum")
     check(got["versions"] == {"each": 15000000000, "most": 2}, f"versions: {got['versions']}")
+    check(got["checkpoint_copy"] == 14 * 7500000000 // 64, f"a save: {got['checkpoint_copy']}")
     check(zeroctl("plan", "--params", "7.5e9", "--world", "64", "--stage", "3", "--optimizer",
                   "adam", "--json")[1] == out, "7.5e9 is 7.5B")
     layers = home / "layers.json"
