@@ -27,7 +27,7 @@ enum { MAX_LAYERS = 256, MAX_TENSORS = 1024 };
 static struct settings {
     const char *layers, *config, *dump, *order, *inject, *save;
     uint64_t steps, seed;
-    int micro, skip_layer, skip_rank, more_rank;
+    int micro, skip_layer, skip_rank, more_rank, states;
     bool fill_rank_0, no_model, quiet, decay_split, sums;
     double lr;
 } settings = { .layers = "a:3x5,7;b:1000",
@@ -290,8 +290,8 @@ static zero_status one_step(uint64_t step, struct zero_step_result *result)
 
 /* ---- output --------------------------------------------------------------------------------- */
 
-/* A tensor's state as raw floats; zeros where there is none. */
-static void dump_tensor(FILE *file, enum zero_state state, uint32_t layer, uint32_t tensor)
+/* A tensor's state as floats, which the caller frees; zeros where there is none. */
+static float *read_tensor(enum zero_state state, uint32_t layer, uint32_t tensor, uint64_t *count)
 {
     struct zero_span span = { .layer = layer, .tensor = tensor };
     uint64_t offset;
@@ -301,7 +301,16 @@ static void dump_tensor(FILE *file, enum zero_state state, uint32_t layer, uint3
     zero_status s = zero_read(client, state, &span, values);
     if (zero_failed(s) && s.code != ZERO_NOT_FOUND)
         die("read", s);
-    fwrite(values, sizeof *values, span.count, file);
+    *count = span.count;
+    return values;
+}
+
+static void dump_tensor(FILE *file, enum zero_state state, uint32_t layer, uint32_t tensor)
+{
+    uint64_t count;
+    float *values = read_tensor(state, layer, tensor, &count);
+
+    fwrite(values, sizeof *values, count, file);
     free(values);
 }
 
@@ -369,6 +378,33 @@ static zero_saving *look_at_save(zero_saving *saving, uint32_t deadline_ms)
     return NULL;
 }
 
+static uint64_t sum_states(void)
+{
+    uint64_t sum = SUM_BEGIN, count;
+
+    for (int state = ZERO_MASTER; state <= ZERO_PARAM; state++)
+        for (uint32_t l = 0; l < layer_count; l++)
+            for (uint32_t i = 0; i < layers[l].tensor_count; i++) {
+                float *values = read_tensor((enum zero_state)state, l, i, &count);
+                sum = sum_bytes(sum, (const char *)values, count * sizeof *values);
+                free(values);
+            }
+    return sum;
+}
+
+/* Of all state after the last step, which stays as it is however often it is read. */
+static void print_states(void)
+{
+    uint64_t step = zero_client_info(client)->step, sum = sum_states();
+
+    for (int n = 1; n < settings.states; n++)
+        if (sum_states() != sum) {
+            fprintf(stderr, "probe: state after step %" PRIu64 " differs when read again\n", step);
+            exit(12);
+        }
+    printf("{\"after\":%" PRIu64 ",\"states\":\"%016" PRIx64 "\"}\n", step, sum);
+}
+
 static void train(void)
 {
     struct zero_step_result result = { 0 };
@@ -388,6 +424,8 @@ static void train(void)
                    result.scalars[0]);
         if (settings.sums)
             print_sum();
+        if (settings.states > 0)
+            print_states();
         saving = look_at_save(saving != NULL ? saving : begin_save(step + 1), 0);
         fflush(stdout);
     }
@@ -449,6 +487,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case 'S':
         settings.sums = true;
         return 0;
+    case 'A':
+        settings.states = atoi(argument);
+        return 0;
     case 'D':
         settings.decay_split = true;
         return 0;
@@ -477,6 +518,8 @@ int main(int argc, char **argv)
         { "no-model", 'N', NULL, 0, "attach to what is registered", 0 },
         { "quiet", 'q', NULL, 0, "no line a step", 0 },
         { "sums", 'S', NULL, 0, "a line a step with a sum of the parameters after it", 0 },
+        { "states", 'A', "N", 0, "a line a step with a sum of all state after it, read N times",
+          0 },
         { "decay-split", 'D', NULL, 0, "1-D tensors: no decay, half the lr", 0 },
         { 0 },
     };

@@ -7,6 +7,8 @@
 
 #include "client/zeroclient.h"
 
+#define SUM_BEGIN UINT64_C(0xcbf29ce484222325)
+
 static inline uint64_t sum_bytes(uint64_t sum, const char *from, size_t bytes)
 {
     for (size_t i = 0; i < bytes; i += 2) {
@@ -21,7 +23,7 @@ static inline uint64_t sum_bytes(uint64_t sum, const char *from, size_t bytes)
 static inline uint64_t sum_params(zero_client *client, zero_status *out_status)
 {
     const struct zero_client_info *info = zero_client_info(client);
-    uint64_t sum = 0xcbf29ce484222325u, offset, count;
+    uint64_t sum = SUM_BEGIN, offset, count;
     size_t each = zero_dtype_bytes(info->param_dtype);
 
     for (uint32_t l = 0; l < info->layer_count; l++) {

@@ -12,6 +12,7 @@ import signal
 
 from harness import *
 from holder import Holder
+from trainers import Trainers
 
 PAUSE = float(os.environ.get("ZERO_PAUSE", "0.06"))
 STEPS = int(os.environ.get("ZERO_STEPS", "300"))
@@ -19,64 +20,10 @@ LAST = re.compile(r"weights sha256=(\w+) step=(\d+)")
 BOOK = SOURCE / "tests" / "data" / "devils-dictionary.txt"
 
 
-class Trainers:
-    """One gpt a rank, started again when it fails."""
-
-    def __init__(self, holder, steps, settings):
-        self.holder, self.folder = holder, holder.folder
-        self.command = [str(GPT), "--text", str(BOOK), "--steps", str(steps), "--width", "16",
-                        "--heads", "2", "--seq", "16"]
-        self.settings = self.folder / "config.json"
-        self.settings.write_text(json.dumps(settings))
-        self.processes = [None] * holder.world
-        self.done = [False] * holder.world
-        self.last, self.deaths, self.starts = None, 0, 0
-        self.fails = []
-
-    def start(self, rank):
-        env = {**os.environ, "ZERO_SOCKET": self.holder.socket_of(rank), "RANK": str(rank),
-               "WORLD_SIZE": str(self.holder.world), "ZERO_CONFIG": str(self.settings),
-               "OMP_NUM_THREADS": "1"}
-        self.starts += 1
-        self.processes[rank] = subprocess.Popen(self.command, env=env, text=True,
-                                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                                stderr=subprocess.PIPE)
-
-    def look(self):
-        """Starts what is not there, collects what ended; true when all are done."""
-        for rank, process in enumerate(self.processes):
-            if self.done[rank]:
-                continue
-            if process is None:
-                self.start(rank)
-            elif process.poll() is not None:
-                out, err = process.communicate()
-                self.processes[rank] = None
-                if process.returncode == 0:
-                    self.done[rank] = True
-                    found = LAST.search(out)
-                    self.last = found.groups() if found else self.last
-                elif process.returncode > 0:
-                    self.fails.append(err[-300:])
-        return all(self.done)
-
-    def kill(self, rank):
-        process = self.processes[rank]
-        if process is None or process.poll() is not None:
-            return
-        process.kill()
-        self.deaths += 1
-
-    def close(self):
-        for process in self.processes:
-            if process:
-                process.kill()
-                process.communicate()
-
-
 def run(world, settings, steps, disturb=None):
     holder = Holder(world)
-    trainers = Trainers(holder, steps, settings)
+    trainers = Trainers(holder, [GPT, "--text", BOOK, "--steps", steps, "--width", 16, "--heads", 2,
+                                 "--seq", 16], settings)
     end = time.monotonic() + LIMIT
     while not trainers.look() and time.monotonic() < end:
         if disturb:
@@ -86,7 +33,8 @@ def run(world, settings, steps, disturb=None):
     what = f"world {world} {settings}"
     check(all(trainers.done), f"{what}: not done\n{trainers.fails[-3:]}\n{holder.text()[-3000:]}")
     trainers.close()
-    result = trainers.last, holder.deaths, trainers.deaths, trainers.fails, holder.text()
+    found = [last.groups() for last in map(LAST.search, map(trainers.text, range(world))) if last]
+    result = found[-1] if found else None, holder.deaths, trainers.deaths, trainers.fails, holder.text()
     holder.close()
     return result
 
