@@ -34,7 +34,7 @@ class Holder:
         self.options = options if callable(options) else lambda rank: options
         self.log = open(self.folder / "log", "w+")
         self.kept = [{} for _ in range(world)]
-        self.processes = [None] * world
+        self.processes, self.pidfds = [None] * world, [None] * world
         self.ready = [0] * world
         self.deaths = 0
         self.codes = []
@@ -74,6 +74,7 @@ class Holder:
         self.processes[rank] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL,
                                                 stdout=self.log, stderr=self.log, close_fds=False,
                                                 preexec_fn=prepare)
+        self.pidfds[rank] = os.pidfd_open(self.processes[rank].pid)
 
     def take(self, rank, sock):
         data, fds, _, _ = socket.recv_fds(sock, 4096, 16)
@@ -93,9 +94,10 @@ class Holder:
 
     def watch(self):
         while not self.closing:
-            readable, _, _ = select.select(self.sockets, [], [], 0.02)
+            dying = [fd for fd in self.pidfds if fd is not None]
+            readable, _, _ = select.select(self.sockets + dying, [], [], 0.02)
             with self.lock:
-                for sock in readable:
+                for sock in (r for r in readable if r in self.sockets):
                     try:
                         self.take(self.sockets.index(sock), sock)
                     except BlockingIOError:
@@ -104,6 +106,8 @@ class Holder:
                     if process and process.poll() is not None:
                         self.codes.append(process.returncode)
                         self.processes[rank] = None
+                        os.close(self.pidfds[rank])
+                        self.pidfds[rank] = None
                         self.drain(rank)
                         if self.restarts:
                             self.start(rank)
@@ -147,6 +151,9 @@ class Holder:
                     process.wait()
         self.closing = True
         self.thread.join()
+        for fd in self.pidfds:
+            if fd is not None:
+                os.close(fd)
         for kept in self.kept:
             for fd in kept.values():
                 os.close(fd)
