@@ -9,15 +9,22 @@
  *
  * The update of a step goes through numbered chunks. Before a chunk is changed in place its old
  * content is copied to the undo slot and `begun` names it; afterwards `done` counts it. Both carry
- * the step they belong to, so nothing has to be reset. A chunk that was begun and not done is put
- * back as it was, and done again.
+ * the number of the update they belong to, so nothing has to be reset. A chunk that was begun and
+ * not done is put back as it was, and done again.
  *
  * kill -9 loses no store that was executed, and stores are executed in program order: so the order
  * of the compiler is all that has to be kept here (a signal fence), no flush and no barrier.
  *
+ * Whatever decides how to go on has a sum over it and is checked when the journal is opened, so
+ * that memory that lost a bit is an error, not another state. The newest record must be whole: the
+ * one before it is never taken instead, since the group may have gone on from the newest. A record
+ * that is whole and not named yet counts (nobody acted on it, and it may be acted on now: it is
+ * named at once, so that the next one does not overwrite it). Not covered is what is as good as the
+ * state itself, which has no sums either: the undo slot's content.
+ *
  * Owns    nothing: a layout of an arena.
  * Thread  the worker.
- * Fails   CORRUPT when neither record checks out, VERSION when another zerod wrote it: never a
+ * Fails   CORRUPT when something does not check out, VERSION when another zerod wrote it: never a
  *         guess.
  * Uses    comm, fail.   Used by step.
  */
@@ -31,7 +38,7 @@
 #include "proto/status.h"
 
 enum {
-    JOURNAL_VERSION = 2,
+    JOURNAL_VERSION = 3,
     JOURNAL_STATES = 4,
     JOURNAL_CHUNK = 512 /* elements: what the kernel has asked ahead for */
 };
@@ -42,14 +49,13 @@ struct journal_head {
     uint64_t model;                 /* hash of the model's and config's text */
     uint64_t checksum;              /* of the above */
     _Atomic uint64_t newest;        /* sequence of the newest record */
-    _Atomic uint64_t begun, done;   /* JOURNAL_MARK(step, chunk) */
+    _Atomic uint64_t begun, done;   /* marks: a chunk, and a sum of it and the update's number */
     _Atomic uint64_t trainer_pid;   /* the last trainer's, */
     _Atomic uint64_t trainer_start; /* and when it was started: pids come again */
-    char origin[COMM_ORIGIN_BYTES]; /* the checkpoint that the state began with; "": none. Written
-                                       once, before the arena can outlive its daemon */
+    _Atomic uint64_t trainer_sum;   /* of both; 0: there is none */
+    uint64_t origin_sum;
+    char origin[COMM_ORIGIN_BYTES]; /* the checkpoint that the state began with; "": none */
 };
-
-#define JOURNAL_MARK(step, chunk) ((uint64_t)(step) << 32 | (uint64_t)(chunk))
 
 struct journal_record {
     uint64_t sequence;
@@ -93,5 +99,23 @@ zero_status journal_open(struct journal *journal, void *base, const struct journ
 
 /* Makes `record` the newest; sequence, hashes and checksum are set here. */
 void journal_write(struct journal *journal, struct journal_record *record);
+
+/* How far an update (decision.updates) is: chunks that are done, and whether the next one was begun
+ * by a daemon that died. */
+struct journal_progress {
+    uint64_t done;
+    bool in_flight;
+};
+struct journal_progress journal_progress(const struct journal *journal, uint64_t update);
+/* The chunk's old content is in the undo slot: it is about to change. */
+void journal_begin_chunk(struct journal *journal, uint64_t update, uint64_t chunk);
+void journal_end_chunk(struct journal *journal, uint64_t update, uint64_t chunk);
+
+/* The process that has the gradient windows; pid 0: none. */
+void journal_set_trainer(struct journal *journal, uint64_t pid, uint64_t start);
+void journal_trainer(const struct journal *journal, uint64_t *out_pid, uint64_t *out_start);
+
+/* Before the arena can outlive its daemon; at most COMM_ORIGIN_BYTES with its NUL. */
+void journal_set_origin(struct journal *journal, const char *origin);
 
 #endif

@@ -65,12 +65,5 @@ void keep_replicas(struct engine *e)
 
 void keep_trainer(struct engine *e, uint32_t pid)
 {
-    struct journal_head *head = e->journal.head;
-    uint64_t start = process_start(pid);
-
-    if (atomic_load(&head->trainer_pid) == pid && atomic_load(&head->trainer_start) == start)
-        return;                          /* it never left: no instant without a name to fence */
-    atomic_store(&head->trainer_pid, 0); /* the two do not change in one instant */
-    atomic_store(&head->trainer_start, start);
-    atomic_store(&head->trainer_pid, pid);
+    journal_set_trainer(&e->journal, pid, process_start(pid));
 }

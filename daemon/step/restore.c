@@ -256,9 +256,6 @@ static zero_status take_progress(const struct restore *r)
     struct journal_record *record = &r->e->record;
     zero_status s;
 
-    if (info->step >= UINT32_MAX) /* JOURNAL_MARK */
-        return FAIL(TOO_LARGE, "restore", "%.200s: step %" PRIu64 " is over the limit", r->path,
-                    info->step);
     TRY(s, take_scaler(r));
     take_blob(r);
     record->step = record->replicas = info->step;
@@ -282,13 +279,14 @@ out:
 /* What ranks compare when they meet; the same wherever the folder is. */
 static zero_status take_origin(const struct restore *r)
 {
-    char *origin = r->e->journal.head->origin;
+    char origin[COMM_ORIGIN_BYTES];
     const char *id = r->facts->id;
 
     if (strlen(id) != STORE_ID_CHARS || strspn(id, "0123456789abcdef") != STORE_ID_CHARS)
         return FAIL(CORRUPT, "restore", "%.200s: the save's name in it is none", r->path);
-    snprintf(origin, COMM_ORIGIN_BYTES, "step %" PRIu64 " of save %s%s", r->facts->info.step, id,
+    snprintf(origin, sizeof origin, "step %" PRIu64 " of save %s%s", r->facts->info.step, id,
              r->e->options.weights_only ? ", weights only" : "");
+    journal_set_origin(&r->e->journal, origin);
     return zero_success();
 }
 

@@ -121,41 +121,35 @@ static void copy_undo(struct engine *e, uint32_t layer, struct zero_range chunk,
 }
 
 /* The numbered chunks of an update; some may be done already, by a daemon that died. */
-struct progress {
-    uint64_t mark; /* of the next */
-    uint64_t done, begun;
+struct pass {
+    uint64_t chunk; /* the next */
+    struct journal_progress before;
+    struct constants k;
 };
 
-static void pass_chunk(struct engine *e, struct progress *progress, struct constants *k,
-                       uint32_t layer, struct zero_range chunk)
+static void pass_chunk(struct engine *e, struct pass *pass, uint32_t layer, struct zero_range chunk)
 {
-    struct journal_head *head = e->journal.head;
+    const struct board_decision *decision = &e->record.decision;
+    uint64_t number = pass->chunk++;
 
-    if (progress->mark++ < progress->done)
+    if (number < pass->before.done)
         return;
-    if (progress->mark - 1 == progress->begun)
-        copy_undo(e, layer, chunk, /* back= */ true);
-    else
-        copy_undo(e, layer, chunk, /* back= */ false);
-    atomic_store_explicit(&head->begun, progress->mark - 1, memory_order_release);
-    atomic_signal_fence(memory_order_seq_cst);
-    step_chunk(e, &e->record.decision, k, layer, chunk);
-    atomic_signal_fence(memory_order_seq_cst);
-    atomic_store_explicit(&head->done, progress->mark, memory_order_release);
+    copy_undo(e, layer, chunk,
+              /* back= */ number == pass->before.done && pass->before.in_flight);
+    journal_begin_chunk(&e->journal, decision->updates, number);
+    step_chunk(e, decision, &pass->k, layer, chunk);
+    journal_end_chunk(&e->journal, decision->updates, number);
 }
 
 void update_apply(struct engine *e)
 {
-    struct constants k = { .tensor = NULL };
-    struct progress progress = { JOURNAL_MARK(e->record.decision.step, 0),
-                                 atomic_load(&e->journal.head->done),
-                                 atomic_load(&e->journal.head->begun) };
+    struct pass pass = { .before = journal_progress(&e->journal, e->record.decision.updates) };
 
     for (uint32_t l = 0; l < e->shard->layout->layer_count; l++) {
         struct zero_range range = shard_updated(e->shard, l);
         for (uint64_t at = range.begin; at < range.end; at += JOURNAL_CHUNK) {
             uint64_t end = at + JOURNAL_CHUNK < range.end ? at + JOURNAL_CHUNK : range.end;
-            pass_chunk(e, &progress, &k, l, (struct zero_range){ at, end });
+            pass_chunk(e, &pass, l, (struct zero_range){ at, end });
         }
     }
 }

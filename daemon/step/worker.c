@@ -394,8 +394,10 @@ const char *engine_origin(const struct engine *e)
 
 void engine_last_trainer(const struct engine *e, uint32_t *out_pid, uint64_t *out_start)
 {
-    *out_pid = (uint32_t)atomic_load(&e->journal.head->trainer_pid);
-    *out_start = atomic_load(&e->journal.head->trainer_start);
+    uint64_t pid;
+
+    journal_trainer(&e->journal, &pid, out_start);
+    *out_pid = (uint32_t)pid;
 }
 
 void engine_forget(struct engine *e)

@@ -10,6 +10,7 @@
  *   6  the blob of the next step is written over the committed one
  *   7  marks carry the chunk without the step
  *   8  the step is recorded as whole before its chunks are
+ *   9  a record that was whole and not named when its daemon died is taken and not named
  */
 #ifndef STEPS
 #define STEPS 3
@@ -85,7 +86,10 @@ inline open_journal() {
         :: else -> s = 1
         fi;
         assert(sequence[s] >= newest);
-        newest = sequence[s];
+        if
+        :: BUG == 9
+        :: else -> newest = sequence[s]
+        fi;
         my_step = step[s]; my_prepared = prepared[s]; my_decision = decision[s]; my_current = current[s];
         assert(blob[my_current] == my_step);
         s = 0
