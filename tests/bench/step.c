@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "client/zeroclient.h"
 
@@ -21,8 +22,8 @@ enum { LAYERS = 24, WARMUP = 2, MAX_CALLS = 1 << 20 };
 
 static struct settings {
     uint64_t params, steps;
-    bool times;
-} settings = { 27000000, 8, false };
+    bool times, first;
+} settings = { 27000000, 8, false, false };
 
 static zero_client *client;
 static struct zero_detail detail;
@@ -167,6 +168,18 @@ static double one_step(struct series *gathers, struct series *submits)
     return waited + now_ns() - start;
 }
 
+/* For whoever started this process, and will kill it. */
+static void say_first(void)
+{
+    const void *weights;
+
+    must(zero_gather(client, 0, &weights), "gather");
+    printf("first %.0f\n", now_ns());
+    fflush(stdout);
+    for (;;)
+        pause();
+}
+
 static error_t parse_option(int key, char *argument, struct argp_state *state)
 {
     (void)state;
@@ -176,6 +189,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         settings.steps = strtoull(argument, NULL, 10);
     else if (key == 't')
         settings.times = true;
+    else if (key == 'f')
+        settings.first = true;
     else
         return ARGP_ERR_UNKNOWN;
     return 0;
@@ -183,11 +198,13 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
 
 int main(int argc, char **argv)
 {
-    static const struct argp_option options[] = { { "params", 'p', "N", 0, "of the model", 0 },
-                                                  { "steps", 'n', "N", 0, "counted", 0 },
-                                                  { "times", 't', NULL, 0,
-                                                    "a line a step: its seconds", 0 },
-                                                  { 0 } };
+    static const struct argp_option options[] = {
+        { "params", 'p', "N", 0, "of the model", 0 },
+        { "steps", 'n', "N", 0, "counted", 0 },
+        { "times", 't', NULL, 0, "a line a step: its seconds", 0 },
+        { "first", 'f', NULL, 0, "say when the first gather was done, then wait", 0 },
+        { 0 }
+    };
     static const struct argp parser = { .options = options, .parser = parse_option };
     struct series gathers = { calloc(MAX_CALLS, sizeof(double)), 0 };
     struct series submits = { calloc(MAX_CALLS, sizeof(double)), 0 };
@@ -198,6 +215,8 @@ int main(int argc, char **argv)
     register_model();
     if (!zero_client_info(client)->filled)
         fill();
+    if (settings.first)
+        say_first();
     for (uint64_t s = 0; s < settings.steps + WARMUP; s++) {
         double began = now_ns(), waited = one_step(&gathers, &submits);
         if (settings.times && zero_client_info(client)->rank == 0) {
