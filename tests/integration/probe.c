@@ -432,66 +432,54 @@ static void train(void)
     look_at_save(saving, 60000);
 }
 
+/* Where an option's argument goes: one of the three. */
+static const struct place {
+    int key;
+    const char **text;
+    int *number;
+    bool *flag;
+} places[] = {
+    { 'l', &settings.layers, NULL, NULL },    { 'c', &settings.config, NULL, NULL },
+    { 'd', &settings.dump, NULL, NULL },      { 'o', &settings.order, NULL, NULL },
+    { 'i', &settings.inject, NULL, NULL },    { 'v', &settings.save, NULL, NULL },
+    { 'm', NULL, &settings.micro, NULL },     { 'x', NULL, &settings.skip_layer, NULL },
+    { 'r', NULL, &settings.skip_rank, NULL }, { 'M', NULL, &settings.more_rank, NULL },
+    { 'A', NULL, &settings.states, NULL },    { '0', NULL, NULL, &settings.fill_rank_0 },
+    { 'N', NULL, NULL, &settings.no_model },  { 'q', NULL, NULL, &settings.quiet },
+    { 'S', NULL, NULL, &settings.sums },      { 'D', NULL, NULL, &settings.decay_split },
+};
+
+static bool set_place(int key, const char *argument)
+{
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        const struct place *place = &places[i];
+        if (place->key != key)
+            continue;
+        if (place->text != NULL)
+            *place->text = argument;
+        else if (place->number != NULL)
+            *place->number = atoi(argument);
+        else
+            *place->flag = true;
+        return true;
+    }
+    return false;
+}
+
 static error_t parse_option(int key, char *argument, struct argp_state *state)
 {
     (void)state;
+    if (set_place(key, argument))
+        return 0;
     switch (key) {
-    case 'l':
-        settings.layers = argument;
-        return 0;
-    case 'c':
-        settings.config = argument;
-        return 0;
-    case 'd':
-        settings.dump = argument;
-        return 0;
-    case 'o':
-        settings.order = argument;
-        return 0;
-    case 'i':
-        settings.inject = argument;
-        return 0;
-    case 'v':
-        settings.save = argument;
-        return 0;
     case 'n':
         settings.steps = strtoull(argument, NULL, 10);
         return 0;
     case 's':
         settings.seed = strtoull(argument, NULL, 10);
         return 0;
-    case 'm':
-        settings.micro = atoi(argument);
-        return 0;
-    case 'x':
-        settings.skip_layer = atoi(argument);
-        return 0;
-    case 'r':
-        settings.skip_rank = atoi(argument);
-        return 0;
-    case 'M':
-        settings.more_rank = atoi(argument);
-        return 0;
     case 'L':
         settings.lr = atof(argument);
-        return 0;
-    case '0':
-        settings.fill_rank_0 = true;
-        return 0;
-    case 'N':
-        settings.no_model = true;
-        return 0;
-    case 'q':
-        settings.quiet = true;
-        return 0;
-    case 'S':
-        settings.sums = true;
-        return 0;
-    case 'A':
-        settings.states = atoi(argument);
-        return 0;
-    case 'D':
-        settings.decay_split = true;
         return 0;
     default:
         return ARGP_ERR_UNKNOWN;
