@@ -30,10 +30,20 @@ static uint64_t pair_sum(uint64_t first, uint64_t second)
     return XXH3_64bits(pair, sizeof pair) | 1;
 }
 
+/* The sum of what is begun and done every microsecond: a few multiplications (splitmix64's). */
+static uint64_t chunk_sum(uint64_t update, uint64_t chunk)
+{
+    uint64_t z = update * UINT64_C(0x9e3779b97f4a7c15) + chunk;
+
+    z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+    return (z >> 32) | 1; /* never 0, which says that there is nothing */
+}
+
 /* Which no other chunk or update has, and no mark that lost a bit. 0: nothing yet. */
 static uint64_t mark(uint64_t update, uint64_t chunk)
 {
-    return pair_sum(update, chunk) << 32 | chunk;
+    return chunk_sum(update, chunk) << 32 | chunk;
 }
 
 static uint64_t chunk_of(uint64_t word)
