@@ -378,6 +378,8 @@ static void on_events(uv_async_t *async)
             replace(daemon);
         if (event.kind == ENGINE_SAVED)
             end_save(daemon, &event);
+        if (event.kind == ENGINE_FINISHED && zero_failed(event.status))
+            daemon->exit_code = EX_IOERR;
         if (event.kind == ENGINE_FINISHED)
             close_all(daemon);
         if (daemon->sessions != NULL && (!daemon->stopping || event.kind == ENGINE_SAVED))

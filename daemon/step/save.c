@@ -442,6 +442,15 @@ bool save_finishing(struct engine *e, uint64_t now)
     return e->save.lead != LEAD_NONE;
 }
 
+zero_status save_end(const struct engine *e)
+{
+    if (e->options.rank != 0 || e->shard == NULL || !e->filled ||
+        e->shard->config.checkpoint_dir[0] == '\0' || e->save.last_step == e->step)
+        return zero_success();
+    return FAIL(IO, "save checkpoint", "the last step, %" PRIu64 ", is not saved in %s", e->step,
+                e->shard->config.checkpoint_dir);
+}
+
 void save_count(struct engine *e)
 {
     uint64_t done = 0, total = 0;

@@ -40,6 +40,9 @@ void save_drop(struct engine *e, const char *why);
 /* The daemon is told to end: true while the last step is still to be saved. */
 bool save_finishing(struct engine *e, uint64_t now);
 
+/* Rank 0, which ends: fails when the last step should have been saved and is not. */
+zero_status save_end(const struct engine *e);
+
 /* Tells status how much is written. */
 void save_count(struct engine *e);
 void save_destroy(struct engine *e);

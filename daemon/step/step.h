@@ -39,7 +39,7 @@ enum engine_event_kind {
     ENGINE_COPIED,   /* of engine_copy: take it with engine_take_copy, also when it failed */
     ENGINE_BROKEN,   /* the trainer broke the ring's protocol: end its session */
     ENGINE_SAVED,    /* of engine_save: the checkpoint's path, or the reason why there is none */
-    ENGINE_FINISHED, /* of engine_finish */
+    ENGINE_FINISHED, /* of engine_finish; failed: the last step should be saved, and is not */
     ENGINE_FROZEN,   /* of engine_upgrade: nothing moves any more, the process may be replaced */
     ENGINE_LOST,     /* the group is lost; every call fails from now on */
 };

@@ -235,7 +235,7 @@ static void try_to_finish(struct engine *e)
     if (e->finish_ns == 0 || (now < e->finish_ns && save_finishing(e, now)))
         return;
     e->finish_ns = 0;
-    engine_post(e, ENGINE_FINISHED, 0, zero_success());
+    engine_post(e, ENGINE_FINISHED, 0, save_end(e));
 }
 
 /* Everything that can be done now; true if anything was. */

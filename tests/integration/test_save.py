@@ -113,6 +113,15 @@ def check_periodic():
     shutil.rmtree(folder)
 
 
+def check_end():
+    """Who could not save the last step does not end as if all were well."""
+    group = Group(2, [PROBE, "--layers", SPEC, "--steps", 3, "-q"], settings("/proc/nowhere", 2))
+    code, log = group.wait(), group.stderr()
+    check(code not in (0, None) and "the last step, 3, is not saved in /proc/nowhere" in log and
+          "zerod 0 ended with exit code 74" in log, f"exit {code}: {log}")
+    group.close()
+
+
 class Idle:
     """Daemons that stay, a model that is trained for some steps, trainers that are gone or stopped."""
 
@@ -276,8 +285,8 @@ def check_deaths(kills=12):
 
 
 def main():
-    for part in (check_content, check_periodic, check_by_hand, check_full_disk, check_two_at_once,
-                 check_deaths):
+    for part in (check_content, check_periodic, check_end, check_by_hand, check_full_disk,
+                 check_two_at_once, check_deaths):
         begun = time.monotonic()
         part()
         print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
