@@ -24,6 +24,7 @@
 #include "daemon/session/session.h"
 #include "daemon/shard/description.h"
 #include "daemon/store/catalogue.h"
+#include "daemon/upgrade.h"
 
 __attribute__((visibility("default"))) const char *argp_program_version = "zerod " ZEROD_VERSION;
 
@@ -31,6 +32,7 @@ struct settings {
     uint32_t rank, world;
     const char *dir;
     const char *restore;
+    const char *can_take; /* answer whether this program could go on, and end; NULL: be a daemon */
     bool weights_only;
     enum log_level level;
 };
@@ -49,6 +51,8 @@ struct daemon {
     struct control *control;
     struct report report;
     struct notify_fd *kept; /* what the holder gave back, until it is taken */
+    struct upgrade upgrade;
+    uint64_t started_ns;
     char program[PATH_MAX]; /* what to execute when this one is to be replaced */
     char **argv;
     int exit_code;
@@ -78,7 +82,8 @@ enum {
     OPTION_DIR = 'd',
     OPTION_VERBOSE = 'v',
     OPTION_RESTORE = 256,
-    OPTION_WEIGHTS_ONLY
+    OPTION_WEIGHTS_ONLY,
+    OPTION_CAN_TAKE
 };
 
 static const struct argp_option options[] = {
@@ -92,6 +97,10 @@ static const struct argp_option options[] = {
       0 },
     { "weights-only", OPTION_WEIGHTS_ONLY, NULL, 0,
       "with --restore: the weights are the initial values of a training that begins at step 0", 0 },
+    { "can-take", OPTION_CAN_TAKE, "FORMATS", 0,
+      "only say by the exit code (0, or 78 with a reason) whether this program could go on from a "
+      "state in these formats, with the model on stdin: for an upgrade",
+      0 },
     { "verbose", OPTION_VERBOSE, NULL, 0, "log refused requests too", 0 },
     { 0 },
 };
@@ -126,10 +135,15 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case OPTION_WEIGHTS_ONLY:
         settings->weights_only = true;
         return 0;
+    case OPTION_CAN_TAKE:
+        settings->can_take = argument;
+        return 0;
     case OPTION_VERBOSE:
         settings->level = LOG_DEBUG_LEVEL;
         return 0;
     case ARGP_KEY_END:
+        if (settings->can_take != NULL && settings->world != 0)
+            return 0;
         if (settings->world == 0 || settings->rank >= settings->world)
             argp_error(state, "--world N (1 to %d) and --rank R (0 to N-1) are needed",
                        ZERO_MAX_WORLD);
@@ -219,6 +233,7 @@ static void close_all(struct daemon *daemon)
         return;
     daemon->closing = true;
     uv_close((uv_handle_t *)&daemon->patience, NULL);
+    upgrade_close(&daemon->upgrade);
     control_close(daemon->control, on_control_closed, daemon);
     sessions_close(daemon->sessions, on_sessions_closed, daemon);
 }
@@ -307,10 +322,13 @@ static void replace(struct daemon *daemon)
     LOG_INFO("going on as %s", daemon->program);
     notify_say("RELOADING=1");
     close(daemon->lock); /* the successor takes it; nobody else is started meanwhile */
-    if (!zero_failed(notify_hand_over(legacy, count)))
+    if (!zero_failed(notify_hand_over(legacy, count))) {
         execv(daemon->program, daemon->argv);
-    LOG_ERROR("cannot execute %s: %s: the holder has to start it", daemon->program,
-              strerror(errno));
+        LOG_ERROR("cannot execute %s: %s: going on as before", daemon->program, strerror(errno));
+        setenv(UPGRADE_FAILED, strerror(errno), 1);
+        execv("/proc/self/exe", daemon->argv);
+    }
+    LOG_ERROR("cannot be replaced: %s: the holder has to start it", strerror(errno));
     _exit(1);
 }
 
@@ -360,11 +378,30 @@ static void end_save(struct daemon *daemon, const struct engine_event *event)
     snprintf(save->text, sizeof save->text, "%s", event->text);
 }
 
-static void on_upgrade(void *context, bool now)
+static int description_of(const struct daemon *daemon)
+{
+    struct notify_fd legacy[SHARD_LEGACY];
+    size_t count = daemon->sessions != NULL && sessions_joined(daemon->sessions)
+                       ? engine_legacy(daemon->engine, legacy)
+                       : 0;
+
+    return count > 0 ? legacy[count - 1].fd : -1;
+}
+
+static void on_upgrade(void *context, const Zero__V1__UpgradeRequest *request,
+                       Zero__V1__UpgradeReply *reply)
 {
     struct daemon *daemon = context;
+    bool done = request->check ? upgrade_check(&daemon->upgrade, description_of(daemon),
+                                               daemon->settings.world)
+                               : upgrade_go(&daemon->upgrade);
 
-    engine_upgrade(daemon->engine, now);
+    reply->refused = !done;
+    reply->text = daemon->upgrade.text;
+    if (!done || request->check)
+        return;
+    LOG_INFO("to be replaced %s", request->now ? "now" : "after the next step");
+    engine_upgrade(daemon->engine, request->now);
 }
 
 static void on_events(uv_async_t *async)
@@ -401,7 +438,9 @@ static struct report_source source_of(const struct daemon *daemon)
                                    .world = daemon->settings.world,
                                    .device = daemon->device,
                                    .engine = daemon->engine,
-                                   .sessions = daemon->sessions };
+                                   .sessions = daemon->sessions,
+                                   .upgrade = &daemon->upgrade,
+                                   .started_ns = daemon->started_ns };
 }
 
 static void on_status(void *context, Zero__V1__StatusReply *reply)
@@ -519,6 +558,7 @@ static int run(struct daemon *daemon)
     uv_timer_init(&daemon->loop, &daemon->patience);
     uv_async_init(&daemon->loop, &daemon->events, on_events);
     daemon->events.data = daemon;
+    upgrade_init(&daemon->upgrade, &daemon->loop, daemon->program);
     if (zero_failed(open_all(daemon)))
         return daemon->exit_code ? daemon->exit_code : 1; /* the reason is logged; the kernel takes
                                                              back what was opened */
@@ -543,17 +583,31 @@ static int run(struct daemon *daemon)
     return daemon->exit_code;
 }
 
+/* Where the next version will be: this file may be gone by then, or already. */
+static void find_program(struct daemon *daemon)
+{
+    static const char gone[] = " (deleted)";
+    ssize_t bytes = readlink("/proc/self/exe", daemon->program, sizeof daemon->program - 1);
+    size_t mark = sizeof gone - 1;
+
+    if (bytes < 0)
+        snprintf(daemon->program, sizeof daemon->program, "%s", daemon->argv[0]);
+    else if ((size_t)bytes > mark && strcmp(daemon->program + bytes - mark, gone) == 0)
+        daemon->program[(size_t)bytes - mark] = '\0';
+}
+
 int main(int argc, char **argv)
 {
-    struct daemon daemon = { .lock = -1, .argv = argv };
+    struct daemon daemon = { .lock = -1, .argv = argv, .started_ns = clock_ns() };
     struct rlimit files;
 
     daemon.settings = (struct settings){ .rank = UINT32_MAX,
                                          .dir = getenv("ZERO_RUNTIME_DIR"),
                                          .level = LOG_INFO_LEVEL };
-    if (readlink("/proc/self/exe", daemon.program, sizeof daemon.program - 1) < 0)
-        snprintf(daemon.program, sizeof daemon.program, "%s", argv[0]);
+    find_program(&daemon);
     argp_parse(&parser, argc, argv, 0, NULL, &daemon.settings);
+    if (daemon.settings.can_take != NULL)
+        return upgrade_can_take(daemon.settings.can_take, daemon.settings.world);
     log_init(daemon.settings.rank, daemon.settings.level);
     signal(SIGPIPE, SIG_IGN);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

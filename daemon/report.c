@@ -134,6 +134,9 @@ void report_status(struct report *report, const struct report_source *source,
                                   .step = reply->step };
     wait_text(&reason, NULL, report->waiting, sizeof report->waiting);
     reply->waiting_for = report->waiting;
+    reply->uptime = (double)(clock_ns() - source->started_ns) * 1e-9;
+    reply->upgrade = (char *)(uintptr_t)upgrade_word(source->upgrade);
+    reply->upgrade_text = (char *)(uintptr_t)source->upgrade->text;
 }
 
 void report_model(struct report *report, const struct sessions *sessions,

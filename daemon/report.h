@@ -9,6 +9,7 @@
 #define DAEMON_REPORT_H
 
 #include "daemon/session/session.h"
+#include "daemon/upgrade.h"
 #include "proto/zero/v1/control.pb-c.h"
 
 struct report {
@@ -25,6 +26,8 @@ struct report_source {
     const struct device *device;
     const struct engine *engine;
     const struct sessions *sessions; /* NULL while the daemon ends */
+    const struct upgrade *upgrade;
+    uint64_t started_ns;
 };
 
 void report_status(struct report *report, const struct report_source *source,

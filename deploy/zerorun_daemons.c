@@ -5,6 +5,7 @@
 #include "deploy/zerorun_restart.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -78,8 +79,17 @@ void daemons_hear(struct daemons *daemons, uint32_t rank)
 {
     struct child *daemon = &daemons->children[rank];
 
-    if (holder_hear(&daemons->holders[rank], daemon->pid, daemons->output))
+    switch (holder_hear(&daemons->holders[rank], daemon->pid, daemons->output)) {
+    case HOLDER_READY:
         daemon->ready = true;
+        break;
+    case HOLDER_RELOADING: /* becomes another program: that has a start's time */
+        daemon->ready = false;
+        daemon->started_ms = now_ms();
+        break;
+    case HOLDER_NOTHING:
+        break;
+    }
 }
 
 int64_t daemons_patience_ms(const struct daemons *daemons)
@@ -119,13 +129,30 @@ bool daemons_late(const struct daemons *daemons)
         late = late || (when != 0 && when <= now);
     }
     for (uint32_t r = 0; late && r < world_of(daemons); r++) {
-        if (late_ms(daemons, &daemons->children[r]) == 0)
+        int64_t when = late_ms(daemons, &daemons->children[r]);
+        if (when == 0 || when > now)
             continue;
         output_say(daemons->output, "zerod %u did not get ready within %u s (--ready-timeout)", r,
                    daemons->plan->options->ready_s);
         child_say_last_lines(&daemons->children[r], daemons->output);
     }
     return late;
+}
+
+void daemons_kill_late(struct daemons *daemons)
+{
+    int64_t now = now_ms();
+
+    if (!daemons_late(daemons))
+        return;
+    for (uint32_t r = 0; r < world_of(daemons); r++) {
+        struct child *daemon = &daemons->children[r];
+        int64_t when = late_ms(daemons, daemon);
+        if (when == 0 || when > now)
+            continue;
+        child_signal(daemon, SIGKILL);
+        daemon->started_ms = now; /* its end comes as an event */
+    }
 }
 
 bool daemons_replace(struct daemons *daemons, struct child *daemon, const char *how)
@@ -148,9 +175,14 @@ bool daemons_start_due(struct daemons *daemons)
     bool ok = true;
 
     for (uint32_t r = 0; ok && r < world_of(daemons); r++) {
-        int64_t due = daemons->children[r].restart_ms;
-        if (due != 0 && due <= now_ms())
-            ok = start(daemons, r);
+        struct child *daemon = &daemons->children[r];
+        if (daemon->restart_ms == 0 || daemon->restart_ms > now_ms())
+            continue;
+        ok = start(daemons, r);
+        if (ok)
+            continue;
+        daemon->started_ms = now_ms(); /* it may be there again in a moment */
+        ok = daemons_replace(daemons, daemon, "could not be started");
     }
     return ok;
 }

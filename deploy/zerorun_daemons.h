@@ -28,10 +28,13 @@ void daemons_hear(struct daemons *daemons, uint32_t rank);
 bool daemons_ready(const struct daemons *daemons);
 /* True if one has had its time and is not ready, after a line for each that is not. */
 bool daemons_late(const struct daemons *daemons);
+/* The same of those that hold a model: they are killed, so that they are tried again. */
+void daemons_kill_late(struct daemons *daemons);
 /* For one that ended and can be tried again: plans that, with a line that says `how` it ended, or
  * returns false if no restart is left. */
 bool daemons_replace(struct daemons *daemons, struct child *daemon, const char *how);
-/* Starts those whose time has come. */
+/* Starts those whose time has come; one that cannot be started waits for its next time, or returns
+ * false if no restart is left. */
 bool daemons_start_due(struct daemons *daemons);
 /* Until when (now_ms) the end of one may take, as it asked; 0: none did. */
 int64_t daemons_patience_ms(const struct daemons *daemons);

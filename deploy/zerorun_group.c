@@ -81,7 +81,9 @@ static void begin_running(struct group *group)
 /* Successors are watched as the first ones are. */
 static void watch_daemons(struct group *group)
 {
-    if (daemons_late(&group->daemons))
+    if (group->phase != STARTING)
+        daemons_kill_late(&group->daemons);
+    if (group->phase == STARTING && daemons_late(&group->daemons))
         stop(group, EXIT_NOT_READY, SIGTERM);
     else if (!daemons_start_due(&group->daemons))
         stop(group, EXIT_SYSTEM, SIGTERM);

@@ -28,7 +28,8 @@ struct message {
 
 /* What a text asks for, one assignment a line. */
 struct tags {
-    bool ready, store, remove, barrier;
+    enum holder_news news; /* the last */
+    bool store, remove, barrier;
     int64_t extend_ms; /* 0: not asked for */
     const char *name;  /* NULL: none */
 };
@@ -123,7 +124,10 @@ static void parse(struct message *message, struct tags *out)
 {
     memset(out, 0, sizeof *out);
     for (char *rest = message->text, *line; (line = strsep(&rest, "\n")) != NULL;) {
-        out->ready = out->ready || strcmp(line, "READY=1") == 0;
+        if (strcmp(line, "READY=1") == 0)
+            out->news = HOLDER_READY;
+        if (strcmp(line, "RELOADING=1") == 0)
+            out->news = HOLDER_RELOADING;
         out->store = out->store || strcmp(line, "FDSTORE=1") == 0;
         out->remove = out->remove || strcmp(line, "FDSTOREREMOVE=1") == 0;
         out->barrier = out->barrier || strcmp(line, "BARRIER=1") == 0;
@@ -216,10 +220,10 @@ static void obey(struct holder *holder, struct message *message, const struct ta
                    holder->rank, message->count);
 }
 
-bool holder_hear(struct holder *holder, pid_t daemon, struct output *output)
+enum holder_news holder_hear(struct holder *holder, pid_t daemon, struct output *output)
 {
     struct message message;
-    bool ready = false;
+    enum holder_news news = HOLDER_NOTHING;
 
     while (receive(holder->fd, &message)) {
         struct tags tags = { 0 };
@@ -234,12 +238,12 @@ bool holder_hear(struct holder *holder, pid_t daemon, struct output *output)
         } else {
             parse(&message, &tags);
             obey(holder, &message, &tags, output);
-            ready = ready || tags.ready;
+            news = tags.news != HOLDER_NOTHING ? tags.news : news;
             if (tags.extend_ms > 0 && tags.extend_ms <= MOST_EXTEND_MS)
                 holder->patience_ms = now_ms() + tags.extend_ms;
         }
         for (size_t i = 0; i < message.count; i++) /* a barrier's, and what is not kept */
             close(message.fds[i]);
     }
-    return ready;
+    return news;
 }

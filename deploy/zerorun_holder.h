@@ -2,11 +2,11 @@
 /* zerorun_holder.h: the socket on which one daemon speaks to us as a service does to systemd, and
  * the fds that are kept for its successor.
  *
- * READY=1 is told to the caller. FDSTORE=1 keeps the fds that come along under FDNAME= ("stored" if
- * there is none), beside others of that name; FDSTOREREMOVE=1 closes all of that name; a
- * BARRIER=1's fd is closed when everything before it is done. What is kept is not watched for its
- * end, whether FDPOLL=0 is said or not. EXTEND_TIMEOUT_USEC= says how long from now the end may
- * still take. STOPPING=1 and all else changes nothing: an exit code says how it ended.
+ * READY=1 and RELOADING=1 are told to the caller. FDSTORE=1 keeps the fds that come along under
+ * FDNAME= ("stored" if there is none), beside others of that name; FDSTOREREMOVE=1 closes all of
+ * that name; a BARRIER=1's fd is closed when everything before it is done. What is kept is not
+ * watched for its end, whether FDPOLL=0 is said or not. EXTEND_TIMEOUT_USEC= says how long from now
+ * the end may still take. STOPPING=1 and all else changes nothing: an exit code says how it ended.
  *
  * One socket per daemon. Only the process that was started as that daemon is heard, as with
  * systemd's NotifyAccess=main: what another one of the same user says is refused.
@@ -45,7 +45,9 @@ bool holder_open(struct holder *holder, const char *path, uint32_t rank);
 void holder_close(struct holder *holder);
 /* Closes what is kept. */
 void holder_forget(struct holder *holder);
-/* Does what has come from `daemon` (0: it is dead, and nobody is heard); true if it is ready. */
-bool holder_hear(struct holder *holder, pid_t daemon, struct output *output);
+/* Does what has come from `daemon` (0: it is dead, and nobody is heard); the last of what it said
+ * about itself. */
+enum holder_news { HOLDER_NOTHING, HOLDER_READY, HOLDER_RELOADING };
+enum holder_news holder_hear(struct holder *holder, pid_t daemon, struct output *output);
 
 #endif

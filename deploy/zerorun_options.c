@@ -56,7 +56,10 @@ static const struct argp_option table[] = {
     { "grace", KEY_GRACE, "SECONDS", 0,
       "How long processes may take to end before they are killed (10)", 0 },
     { "ready-timeout", KEY_READY_TIMEOUT, "SECONDS", 0,
-      "How long a daemon may take to get ready (30), at the start and after a restart", 0 },
+      "How long a daemon may take to get ready (30). At the start the group ends if one takes "
+      "longer; "
+      "later, when it has a model, it is killed and started again",
+      0 },
     { "restore", KEY_RESTORE, "PATH", 0,
       "Start from this checkpoint, or from the newest complete one in the folder PATH, with any N, "
       "stage and dtype. Without it: from the newest in the config's zerod.checkpoint.dir, if there "

@@ -225,6 +225,12 @@ static void write_rank(struct writer *w, const struct standing_rank *rank)
         writer_text(w, rank->reply->restored);
         writer_key(w, "waiting_for");
         writer_text(w, rank->reply->waiting_for);
+        writer_key(w, "uptime");
+        writer_real(w, rank->reply->uptime);
+        writer_key(w, "upgrade");
+        writer_text(w, rank->reply->upgrade);
+        writer_key(w, "upgrade_text");
+        writer_text(w, rank->reply->upgrade_text);
         writer_key(w, "kernels");
         writer_text(w, rank->reply->kernels);
         writer_key(w, "version");

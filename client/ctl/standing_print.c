@@ -256,6 +256,20 @@ static void print_saves(const struct standing *standing, FILE *to, bool colour)
     fputc('\n', to);
 }
 
+/* One that is on its way, or was refused. */
+static void print_upgrades(const struct standing *standing, FILE *to)
+{
+    for (uint32_t i = 0; i < standing->count; i++) {
+        const struct standing_rank *rank = &standing->ranks[i];
+        const char *word = rank->reply != NULL ? rank->reply->upgrade : "";
+        if (strcmp(word, "waiting") == 0)
+            fprintf(to, "\nupgrade: rank %u waits for the end of a step\n", rank->rank);
+        else if (strcmp(word, "refused") == 0)
+            fprintf(to, "\nupgrade: rank %u refused it: %s\n", rank->rank,
+                    rank->reply->upgrade_text);
+    }
+}
+
 bool standing_print(const struct standing *standing, FILE *to, bool colour)
 {
     print_head(standing, to);
@@ -265,6 +279,7 @@ bool standing_print(const struct standing *standing, FILE *to, bool colour)
         good = print_last_step(standing, to, colour) && good;
         print_scalars(standing, to);
         print_saves(standing, to, colour);
+        print_upgrades(standing, to);
         good = print_memory(standing, to, colour) && good;
     }
     return good;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -192,6 +193,16 @@ static zero_status set_environment(const struct notify_fd *list, size_t count)
     snprintf(number, sizeof number, "%ld", (long)getpid());
     if (bad || setenv("LISTEN_PID", number, 1) != 0)
         return FAIL(NO_MEMORY, "hand over", "%zu fds", count);
+    return zero_success();
+}
+
+zero_status notify_can_hand_over(size_t count)
+{
+    struct rlimit files;
+
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0 || files.rlim_cur < HIGH_FD + count)
+        return FAIL(SYSTEM, "hand over", "raise the limit of open files (ulimit -n) to %zu",
+                    HIGH_FD + count);
     return zero_success();
 }
 

@@ -41,6 +41,9 @@ struct notify_fd {
  * *out is to be freed; the environment's LISTEN_* are unset, so a second call finds nothing. */
 zero_status notify_take(struct notify_fd **out, size_t *out_count);
 
+/* Could `count` fds be handed over? SYSTEM when the limit of open files is too low. */
+zero_status notify_can_hand_over(size_t count);
+
 /* Gives fds to the program that this process is about to execute, as a holder would. It takes the
  * places of others from fd 3 on: if the program cannot be executed, the process can only end. */
 zero_status notify_hand_over(const struct notify_fd *list, size_t count);

@@ -226,11 +226,10 @@ static void answer_upgrade(struct control *control, struct call *call,
                            const ProtobufCMessage *request)
 {
     Zero__V1__UpgradeReply reply = ZERO__V1__UPGRADE_REPLY__INIT;
-    bool now = ((const Zero__V1__UpgradeRequest *)request)->now != 0;
 
-    LOG_INFO("control: asked to be replaced %s", now ? "now" : "after the next step");
+    control->source.upgrade(control->source.context, (const Zero__V1__UpgradeRequest *)request,
+                            &reply);
     call_answer(call, &(struct call_answer){ .reply = &reply.base });
-    control->source.upgrade(control->source.context, now);
 }
 
 static const struct route {

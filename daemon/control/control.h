@@ -33,8 +33,9 @@ struct control_source {
      */
     uint64_t (*save)(void *context, const char *dir);
     void (*save_status)(void *context, uint64_t id, Zero__V1__SaveStatusReply *reply);
-    /* The program shall be replaced, after the next step or now; answered already. */
-    void (*upgrade)(void *context, bool now);
+    /* The program shall be tried, or replaced after the next step or now; answered before it is. */
+    void (*upgrade)(void *context, const Zero__V1__UpgradeRequest *request,
+                    Zero__V1__UpgradeReply *reply);
     /* A shutdown was asked for and answered. */
     void (*shutdown)(void *context);
 };

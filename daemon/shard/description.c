@@ -15,7 +15,7 @@
 
 #include "daemon/base/fail.h"
 
-enum { VERSION = 1, MOST_BYTES = 256 << 20 };
+enum { MOST_BYTES = 256 << 20 };
 
 #define MAGIC UINT64_C(0x5a45524f4d4f444c)
 
@@ -93,7 +93,7 @@ zero_status description_write(const struct zero_layout *layout, const char *conf
         s = FAIL(NO_MEMORY, "describe model", "%u tensors", layout->tensor_count);
     } else {
         const struct head head = { .magic = MAGIC,
-                                   .version = VERSION,
+                                   .version = DESCRIPTION_VERSION,
                                    .bytes = bytes,
                                    .hash = XXH3_64bits(body, bytes),
                                    .config_bytes = config_bytes,
@@ -222,11 +222,11 @@ static zero_status check(const struct head *head, size_t bytes)
 {
     if (head->magic != MAGIC)
         return FAIL(CORRUPT, "read model", "this is no model of zerod");
-    if (head->version != VERSION)
+    if (head->version != DESCRIPTION_VERSION)
         return FAIL(VERSION, "read model",
                     "a zerod with model version %" PRIu64 " wrote it, this one has version %d: "
                     "start the version that wrote it, or restore a checkpoint",
-                    head->version, VERSION);
+                    head->version, DESCRIPTION_VERSION);
     if (head->bytes != bytes - sizeof *head || head->config_bytes > head->bytes ||
         head->layers > ZERO_MAX_LAYERS || head->tensors > ZERO_MAX_TENSORS ||
         XXH3_64bits(head + 1, bytes - sizeof *head) != head->hash)

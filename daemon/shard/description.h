@@ -17,6 +17,8 @@
 #include "proto/config.h"
 #include "proto/layout.h"
 
+enum { DESCRIPTION_VERSION = 1 };
+
 /* A sealed memfd. */
 zero_status description_write(const struct zero_layout *layout, const char *config,
                               size_t config_bytes, int *out_fd);

@@ -281,10 +281,28 @@ last()
     def test_successor_that_does_not_get_ready(self):
         code, _, err = self.live("say('READY=1'); die()", "print('stuck', flush=True)\n"
                                  "signal.sigwait([signal.SIGTERM])",
-                                 options=("--ready-timeout", "1"))
-        self.assertEqual(code, 71, err)
+                                 "last()", options=("--ready-timeout", "1"))
+        self.assertEqual(code, 0, err)
         self.assertIn("zerod 0 did not get ready within 1 s", err)
         self.assertIn("the last lines of zerod 0:\nstuck\n", err)
+        self.assertIn("zerod 0 was killed by signal 9 (Killed): restart 2 of 100", err)
+
+    def test_program_that_a_daemon_becomes_and_does_not_get_ready(self):
+        code, _, err = self.live("say('READY=1'); barrier(); say('RELOADING=1')\n"
+                                 "signal.sigwait([signal.SIGTERM])",
+                                 "last()", options=("--ready-timeout", "1"))
+        self.assertEqual(code, 0, err)
+        self.assertIn("zerod 0 did not get ready within 1 s", err)
+        self.assertIn("zerod 0 was killed by signal 9 (Killed): restart 1 of 100", err)
+
+    def test_daemon_program_that_is_away_for_a_moment(self):
+        code, _, err = self.live(
+            "say('READY=1'); barrier(); os.rename(os.environ['ZEROD'], folder + '/../away'); die()",
+            "last()", options=(), trainer=(
+                "sh", "-c", 'until [ -e %s ]; do sleep 0.01; done; sleep 0.3; mv %s %s; %s'
+                % (self.path("away"), self.path("away"), self.zerod, self.wait[2])))
+        self.assertEqual(code, 0, err)
+        self.assertIn("zerod 0 could not be started: restart 2 of 100 in 0.2 s", err)
 
     def test_trainer_that_fails_meanwhile_has_its_own_restarts(self):
         # It fails while its daemon waits for 0.1 s, and ends with the next life's end.

@@ -140,11 +140,14 @@ static void on_save_status(void *context, uint64_t id, Zero__V1__SaveStatusReply
     reply->total = 9;
 }
 
-static void on_upgrade(void *context, bool now)
+static void on_upgrade(void *context, const Zero__V1__UpgradeRequest *request,
+                       Zero__V1__UpgradeReply *reply)
 {
     struct server *server = context;
 
-    server->upgrades += now ? 100 : 1;
+    server->upgrades += request->now ? 100 : 1;
+    reply->refused = request->check;
+    reply->text = text("why");
 }
 
 static void on_shutdown(void *context)
