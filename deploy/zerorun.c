@@ -29,30 +29,44 @@ static void ensure_standard_files(void)
              "file, or to /dev/null to do without");
 }
 
+/* A config that nobody named, but that the trainer may read: wrong, it is no error of ours. */
+static void look_beside(const struct options *options, const char *trainer)
+{
+    const struct overrides none = { .world = options->world };
+    char *beside = trainer != NULL ? paths_beside(trainer) : NULL;
+
+    if (beside != NULL && access(beside, R_OK) == 0 && !overrides_apply(beside, &none, NULL))
+        warnx("this would be refused, if the trainer reads it: no --config names another");
+    free(beside);
+}
+
 /* Sets *out to the config that the trainers are told of; NULL if there is nothing to tell. */
 static bool find_config(const struct options *options, const char *trainer,
                         const struct folder *folder, char **out)
 {
+    const struct overrides overrides = { .texts = options->overrides,
+                                         .count = options->override_count,
+                                         .world = options->world };
     char *base = NULL;
 
     *out = NULL;
     if (options->config != NULL) {
         base = realpath(options->config, NULL);
-        if (base == NULL || access(base, R_OK) != 0)
+        if (base == NULL)
             warn("cannot read the config %s", options->config);
     } else if (options->override_count > 0) {
         base = paths_default_config(trainer);
     } else {
+        look_beside(options, trainer);
         return true;
     }
-    if (base == NULL || options->override_count == 0) {
+    if (base == NULL)
+        return false;
+    if (options->override_count == 0) {
         *out = base;
-        return base != NULL && access(base, R_OK) == 0;
+        return overrides_apply(base, &overrides, NULL);
     }
     char *merged = folder_file(folder, "config.json");
-    struct overrides overrides = { .texts = options->overrides,
-                                   .count = options->override_count,
-                                   .world = options->world };
     bool ok = merged != NULL && overrides_apply(base, &overrides, merged);
     free(base);
     *out = merged;

@@ -23,10 +23,11 @@ struct merge {
     const char *base; /* its name and its text */
     char *base_text;
     const struct overrides *overrides;
-    char **values;             /* of each override, as JSON on one line */
-    struct edit_place *places; /* of each in the merged text */
-    struct edit_place *tried;  /* the same, of an attempt without some */
-    struct zero_detail detail; /* what is wrong with the merged text */
+    char **values;                  /* of each override, as JSON on one line */
+    struct edit_place *places;      /* of each in the merged text */
+    struct edit_place *tried;       /* the same, of an attempt without some */
+    bool *told, *culprit, *scratch; /* of each: its mistake is told already; it makes this one */
+    struct zero_detail detail;      /* what is wrong with the merged text */
 };
 
 /* ---- files ---- */
@@ -139,18 +140,17 @@ static bool same_path(const char *one, const char *other)
     return bytes == strcspn(other, "=") && memcmp(one, other, bytes) == 0;
 }
 
-/* The base with all overrides but those of one path (NULL: with all). NULL: *out_failed is the one
- * that cannot be applied, and its place says why. */
-static char *merge_text(const struct merge *m, const char *except, struct edit_place *places,
+/* The base with all overrides but those that are `left_out`. NULL: *out_failed is the one that
+ * cannot be applied, and its place says why. */
+static char *merge_text(const struct merge *m, const bool *left_out, struct edit_place *places,
                         size_t *out_failed)
 {
     char *text = strdup(m->base_text);
 
     for (size_t i = 0; text != NULL && i < m->overrides->count; i++) {
-        const char *override = m->overrides->texts[i];
-        if (except != NULL && same_path(override, except))
+        if (left_out[i])
             continue;
-        char *next = edit_set(text, override, m->values[i], &places[i]);
+        char *next = edit_set(text, m->overrides->texts[i], m->values[i], &places[i]);
         free(text);
         text = next;
         *out_failed = i;
@@ -169,23 +169,62 @@ static bool check(const struct merge *m, const char *text, struct zero_detail *d
 
 /* ---- whose mistake it is ---- */
 
-/* It is an override's if all is well without it, or if something else is wrong then and the message
- * speaks of its key. */
-static bool is_culprit(const struct merge *m, size_t index)
+/* All overrides of that one's path: the earlier ones have no effect. */
+static void leave_out(const struct merge *m, size_t index, bool *left_out, bool out)
 {
-    const char *override = m->overrides->texts[index];
-    bool spoken_of = mentions(m->detail.text, override, strcspn(override, "="));
+    for (size_t i = 0; i < m->overrides->count; i++)
+        if (same_path(m->overrides->texts[i], m->overrides->texts[index]))
+            left_out[i] = out;
+}
+
+enum outcome { WELL, SAME, OTHER };
+
+/* What is wrong when these are left out, against what is wrong now. */
+static enum outcome try_without(const struct merge *m, const bool *left_out)
+{
     struct zero_detail detail;
     size_t failed;
-
-    for (size_t later = index + 1; later < m->overrides->count; later++)
-        if (same_path(m->overrides->texts[later], override))
-            return false; /* it has no effect */
-    char *text = merge_text(m, override, m->tried, &failed);
+    char *text = merge_text(m, left_out, m->tried, &failed);
     bool well = text != NULL && check(m, text, &detail);
-    bool other = text == NULL || (!well && strcmp(detail.text, m->detail.text) != 0);
+    bool same = text != NULL && !well && strcmp(detail.text, m->detail.text) == 0;
+
     free(text);
-    return well || (other && spoken_of);
+    return well ? WELL : same ? SAME : OTHER;
+}
+
+/* Sets culprit[i] for the overrides that make the mistake, and returns how many do. First, those
+ * are left out without which it stays, one after the other: two that make the same one do not
+ * excuse each other. Of the rest, it is an override's if all is well without it, or if something
+ * else is wrong then and the message speaks of its key. */
+static size_t find_culprits(struct merge *m)
+{
+    size_t count = m->overrides->count, found = 0;
+    bool *left_out = m->scratch, *culprit = m->culprit;
+
+    memcpy(left_out, m->told, count * sizeof *left_out);
+    memset(culprit, 0, count * sizeof *culprit);
+    for (size_t i = 0; i < count; i++) {
+        if (left_out[i])
+            continue;
+        leave_out(m, i, left_out, /* out= */ true);
+        if (try_without(m, left_out) != SAME)
+            leave_out(m, i, left_out, /* out= */ false);
+    }
+    for (size_t i = count; i-- > 0;) {
+        const char *override = m->overrides->texts[i];
+        if (left_out[i])
+            continue;
+        leave_out(m, i, left_out, /* out= */ true);
+        enum outcome without = try_without(m, left_out);
+        leave_out(m, i, left_out, /* out= */ false);
+        bool shadowed = false;
+        for (size_t later = i + 1; later < count; later++)
+            shadowed = shadowed || same_path(m->overrides->texts[later], override);
+        culprit[i] = !shadowed && (without == WELL ||
+                                   mentions(m->detail.text, override, strcspn(override, "=")));
+        found += culprit[i];
+    }
+    return found;
 }
 
 static bool is_in_base(const struct merge *m, size_t index)
@@ -200,32 +239,61 @@ static bool is_in_base(const struct merge *m, size_t index)
 
 /* "-o fp16.enabled=true -o bf16.enabled=true: train.json, line 4: ..." The line is left out where
  * an override made it. */
-static void complain(const struct merge *m)
+static void name_culprits(const struct merge *m)
 {
-    struct zero_detail of_base;
     unsigned line;
     const char *what = split_line(m->detail.text, &line);
-    bool base_is_wrong =
-        !check(m, m->base_text, &of_base) && strcmp(of_base.text, m->detail.text) == 0;
     bool made = false;
     char *culprits = NULL;
     size_t bytes, count = 0;
     FILE *to = open_memstream(&culprits, &bytes);
 
-    for (size_t i = 0; to != NULL && !base_is_wrong && i < m->overrides->count; i++) {
-        if (!is_culprit(m, i))
+    for (size_t i = 0; to != NULL && i < m->overrides->count; i++) {
+        if (!m->culprit[i])
             continue;
         fprintf(to, "%s-o %s", count++ > 0 ? " " : "", m->overrides->texts[i]);
         made = made || (m->places[i].line == line && !is_in_base(m, i));
     }
-    bool listed = to != NULL && fclose(to) == 0 && count > 0;
-    if (!listed)
+    if (to == NULL || fclose(to) != 0)
         complain_base(m->base, m->detail.text);
     else if (line == 0 || made)
         warnx("%s: %s", culprits, what);
     else
         warnx("%s: %s, line %u: %s", culprits, m->base, line, what);
     free(culprits);
+}
+
+/* Speaks it of a key whose override was told of? Without that one, something may be missing. */
+static bool mentions_told(const struct merge *m)
+{
+    bool found = false;
+
+    for (size_t i = 0; i < m->overrides->count; i++)
+        found = found || (m->told[i] && mentions(m->detail.text, m->overrides->texts[i],
+                                                 strcspn(m->overrides->texts[i], "=")));
+    return found;
+}
+
+/* Names one mistake after the other, each with who made it. */
+static void complain(struct merge *m)
+{
+    size_t failed;
+    char *text = NULL;
+
+    if (find_culprits(m) == 0) {
+        complain_base(m->base, m->detail.text);
+        return;
+    }
+    do {
+        name_culprits(m);
+        for (size_t i = 0; i < m->overrides->count; i++)
+            if (m->culprit[i])
+                leave_out(m, i, m->told, /* out= */ true);
+        free(text);
+        text = merge_text(m, m->told, m->places, &failed);
+    } while (text != NULL && !check(m, text, &m->detail) && !mentions_told(m) &&
+             find_culprits(m) > 0);
+    free(text);
 }
 
 static void complain_blocked(const struct merge *m, size_t index)
@@ -258,10 +326,15 @@ static bool open_merge(struct merge *m)
         return false;
     }
     json_free(json);
-    m->values = calloc(m->overrides->count, sizeof *m->values);
-    m->places = calloc(m->overrides->count, sizeof *m->places);
-    m->tried = calloc(m->overrides->count, sizeof *m->tried);
-    if (m->values == NULL || m->places == NULL || m->tried == NULL) {
+    size_t count = m->overrides->count + 1; /* there may be none */
+    m->values = calloc(count, sizeof *m->values);
+    m->places = calloc(count, sizeof *m->places);
+    m->tried = calloc(count, sizeof *m->tried);
+    m->told = calloc(count, sizeof *m->told);
+    m->culprit = calloc(count, sizeof *m->culprit);
+    m->scratch = calloc(count, sizeof *m->scratch);
+    if (m->values == NULL || m->places == NULL || m->tried == NULL || m->told == NULL ||
+        m->culprit == NULL || m->scratch == NULL) {
         warnx("no memory for %zu overrides", m->overrides->count);
         return false;
     }
@@ -280,6 +353,9 @@ static void close_merge(struct merge *m)
     free(m->values);
     free(m->places);
     free(m->tried);
+    free(m->told);
+    free(m->culprit);
+    free(m->scratch);
     free(m->base_text);
 }
 
@@ -292,13 +368,13 @@ bool overrides_apply(const char *base, const struct overrides *overrides, const 
 
     if (!open_merge(&m))
         goto out;
-    text = merge_text(&m, NULL, m.places, &failed);
+    text = merge_text(&m, m.told, m.places, &failed); /* nothing is told yet */
     if (text == NULL)
         complain_blocked(&m, failed);
     else if (!check(&m, text, &m.detail))
         complain(&m);
     else
-        ok = write_file(to, text);
+        ok = to == NULL || write_file(to, text);
 out:
     free(text);
     close_merge(&m);

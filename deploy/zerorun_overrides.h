@@ -19,8 +19,8 @@ struct overrides {
     uint32_t world; /* that the config is for */
 };
 
-/* Writes `base`, changed by the overrides in their order, to the new file `to`. Objects on the way
- * to a key are made if they are missing. */
+/* Writes `base`, changed by the overrides in their order, to the new file `to` (NULL: only checks
+ * it). Objects on the way to a key are made if they are missing. */
 bool overrides_apply(const char *base, const struct overrides *overrides, const char *to);
 
 #endif

@@ -70,22 +70,31 @@ char *paths_zerod(const char *named)
     return found;
 }
 
-char *paths_default_config(const char *program)
+char *paths_beside(const char *program)
 {
-    char path[PATH_MAX];
-    char *real = realpath(program, NULL);
-    char *found = NULL;
+    char *real = realpath(program, NULL), *path = NULL;
 
     if (real == NULL)
         return NULL;
     char *dot = strrchr(real, '.');
     if (dot != NULL && dot > strrchr(real, '/') + 1)
         *dot = '\0';
-    int n = snprintf(path, sizeof path, "%s.json", real);
-    if (n > 0 && (size_t)n < sizeof path && access(path, R_OK) == 0)
-        found = strdup(path);
-    if (found == NULL)
-        warnx("-o needs a config to change, and %s cannot be read: give one with --config", path);
+    if (asprintf(&path, "%s.json", real) < 0)
+        path = NULL;
     free(real);
-    return found;
+    return path;
+}
+
+char *paths_default_config(const char *program)
+{
+    char *path = paths_beside(program);
+
+    if (path == NULL) {
+        warn("%s", program);
+    } else if (access(path, R_OK) != 0) {
+        warnx("-o needs a config to change, and %s cannot be read: give one with --config", path);
+        free(path);
+        path = NULL;
+    }
+    return path;
 }

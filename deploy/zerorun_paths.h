@@ -12,7 +12,10 @@
 char *paths_program(const char *name);
 /* The daemon: the one that was named, or the one that belongs to this zerorun. */
 char *paths_zerod(const char *named);
-/* The config that lies beside a trainer's program under its name. */
+/* Where a config beside a trainer's program, under its name, would be. NULL, silently: no memory,
+ * or no such program. */
+char *paths_beside(const char *program);
+/* That config, which must be there. */
 char *paths_default_config(const char *program);
 
 #endif

@@ -31,7 +31,7 @@ static zero_status refuse_batch(const struct config_values *values, const struct
                          "line %u: train_batch_size %" PRIu64
                          " is not train_micro_batch_size_per_gpu %" PRIu64
                          "%s x gradient_accumulation_steps %" PRIu64 "%s x world size %" PRIu64
-                         " (zerod --world): change one so that the product is exact",
+                         " (-n or --world): change one so that the product is exact",
                          VALUE(train_batch)->line, b->train, b->micro, micro, b->accumulation,
                          accumulation, b->world);
 }
@@ -77,7 +77,7 @@ static zero_status resolve_batch(const struct config_values *values, struct zero
         return config_refuse(detail, ZERO_TOO_LARGE,
                              "line %u: train_micro_batch_size_per_gpu %" PRIu64
                              " x gradient_accumulation_steps %" PRIu64 " x world size %" PRIu64
-                             " (zerod --world) is more than 1e18",
+                             " (-n or --world) is more than 1e18",
                              VALUE(micro_batch)->line, b.micro, b.accumulation, b.world);
     if (overflows || b.train != b.micro * b.accumulation * b.world)
         return refuse_batch(values, &b, detail);

@@ -647,14 +647,20 @@ while True:
             .replace("{}", "{\"enabled\": true}").replace("1e-08", "1e-08, \"weight_decay\": 0")
             .replace("{\n  } }\n}", "{\"x\": 1\n  } }, \"zero_optimization\": {\"stage\": 1}\n}"))
 
-    def mistake(self, base, *overrides, world="2"):
+    def mistakes(self, base, *overrides, world="2"):
         path = self.write("base.json", base)
         options = [word for override in overrides for word in ("-o", override)]
         code, out, err = self.run_zerorun("-n", world, "--config", path, *options, "--", "echo", "up")
         self.assertEqual((code, out), (64, ""), err)
-        self.assertTrue(err.startswith("zerorun: ") and err.count("\n") == 1, err)
         self.assertNotIn("config.json", err)
-        return err[len("zerorun: "):-1].replace(path, "BASE")
+        lines = err.splitlines()
+        self.assertTrue(all(line.startswith("zerorun: ") for line in lines), err)
+        return [line[len("zerorun: "):].replace(path, "BASE") for line in lines]
+
+    def mistake(self, base, *overrides):
+        lines = self.mistakes(base, *overrides)
+        self.assertEqual(len(lines), 1, lines)
+        return lines[0]
 
     def test_mistakes_in_overrides_name_them(self):
         batch = "train_batch_size 15 is not train_micro_batch_size_per_gpu 8"
@@ -696,6 +702,59 @@ while True:
                 ("{}", "train_batch_size=2", "BASE: optimizer.type is missing: add ")):
             err = self.mistake(base, override)
             self.assertEqual(err[:len(text)], text)
+
+    def test_each_mistake_in_overrides_is_told_with_its_own(self):
+        for overrides, lines in (
+                (("optimizer.params.lr=-1", "gradient_clipping=\"x\""),
+                 ("-o optimizer.params.lr=-1: BASE, line 4: optimizer.params.lr is -1: ",
+                  "-o gradient_clipping=\"x\": gradient_clipping must be a number")),
+                (("bf16.enabledd=true", "optimizer.params.lr=1e-3", "zerod.versions.keep=99",
+                  "train_batch_size=15"),
+                 ("-o bf16.enabledd=true: the key bf16.enabledd is unknown",
+                  "-o zerod.versions.keep=99: zerod.versions.keep is 99: ",
+                  "-o train_batch_size=15: BASE, line 1: train_batch_size 15 is not ")),
+                # One alone would make it as well, and what is missing without another is no mistake.
+                (("zerod.checkpoint.every_steps=5", "zerod.checkpoint.every_minutes=5"),
+                 ("-o zerod.checkpoint.every_minutes=5: periodic checkpoints need a folder",)),
+                (("optimizer={\"type\": \"Lion\"}", "zerod.checkpoint.dir=here",
+                  "zerod.checkpoint.every_steps=1"),
+                 ("-o optimizer={\"type\": \"Lion\"}: BASE, line 3: optimizer.type \"Lion\" is ",
+                  "-o zerod.checkpoint.dir=here: zerod.checkpoint.dir must be an absolute path"))):
+            err = self.mistakes(self.BASE, *overrides)
+            self.assertEqual(len(err), len(lines), err)
+            for line, text in zip(err, lines):
+                self.assertEqual(line[:len(text)], text)
+
+    def test_config_is_checked_before_anything_starts(self):
+        batch = ("line 2: train_batch_size 16 is not train_micro_batch_size_per_gpu 8 x "
+                 "gradient_accumulation_steps 0 (inferred, rounded down) x world size 3 (-n or --world)")
+        text = self.BASE.replace("{", "{\n", 1)
+        path = self.write("base.json", text)
+        command = ("--no-prefix", "--", "echo", "up")
+        for env, arguments in (({}, ("--config", path)), ({"ZERO_CONFIG": path}, ())):
+            self.env.update(env)
+            code, out, err = self.run_zerorun("-n", "3", *arguments, *command)
+            self.assertEqual((code, out), (64, ""), err)
+            self.assertIn("zerorun: %s, %s" % (path, batch), err)
+        self.write("base.json", text.replace("eps", "epz"))
+        code, out, err = self.run_zerorun("-n", "2", *command)
+        self.assertEqual((code, out), (64, ""), err)
+        self.assertIn("%s, line 8: the key optimizer.params.epz is unknown" % path, err)
+        for word, text in (("/nowhere", "/nowhere: No such file"), (self.folder, "Is a directory")):
+            code, out, err = self.run_zerorun("-n", "2", "--config", word, *command)
+            self.assertEqual((code, out), (64, ""), err)
+            self.assertIn(text, err)
+
+    def test_config_beside_the_trainer_is_told_of(self):
+        learner = self.write("learner", "#!/bin/sh\necho up $ZERO_CONFIG\n", 0o755)
+        path = self.write("learner.json", self.BASE.replace("eps", "epz"))
+        code, out, err = self.run_zerorun("-n", "1", "--no-prefix", "--", learner)
+        self.assertEqual((code, out), (0, "up\n"), err)
+        self.assertIn("%s, line 7: the key optimizer.params.epz is unknown" % path, err)
+        self.assertIn("would be refused, if the trainer reads it", err)
+        self.write("learner.json", self.BASE)
+        code, out, err = self.run_zerorun("-n", "1", "--no-prefix", "--", learner)
+        self.assertNotIn("learner.json", err)
 
     def test_config_without_overrides_is_passed_as_it_is(self):
         base = self.write("base.json", self.BASE)

@@ -52,13 +52,13 @@ static const struct batch {
       2,
       { 0 },
       "line 2: train_batch_size 33 is not train_micro_batch_size_per_gpu 17 x "
-      "gradient_accumulation_steps 2 x world size 2 (zerod --world)" },
+      "gradient_accumulation_steps 2 x world size 2 (-n or --world)" },
     { { 32, 18, 1 }, 2, { 0 }, "size_per_gpu 18 x gradient_accumulation_steps 1 x world size 2" },
     { { 33, 0, 0 },
       2,
       { 0 },
       "line 2: train_batch_size 33 is not train_micro_batch_size_per_gpu 16 (inferred, rounded "
-      "down) x gradient_accumulation_steps 1 (default) x world size 2 (zerod --world)" },
+      "down) x gradient_accumulation_steps 1 (default) x world size 2 (-n or --world)" },
     { { 30, 4, 0 },
       4,
       { 0 },
