@@ -147,8 +147,11 @@ static _Noreturn void become(const char *program, char *const *argv,
     report = fcntl(report, F_DUPFD_CLOEXEC, STDERR_FILENO + 1 + (int)environment->fd_count);
     if (!place_fds(environment))
         goto out;
-    signal(SIGPIPE, SIG_DFL);
-    signal(SIGTTOU, SIG_DFL);
+    /* A shell without job control starts `zerorun ... &` with SIGINT and SIGQUIT ignored; a child
+     * could not be told to end by what is passed on. nohup's SIGHUP stays as the user wants it. */
+    static const int defaults[] = { SIGINT, SIGQUIT, SIGTERM, SIGPIPE, SIGTTOU };
+    for (size_t i = 0; i < sizeof defaults / sizeof defaults[0]; i++)
+        signal(defaults[i], SIG_DFL);
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     execve(program, argv, environment->vars);

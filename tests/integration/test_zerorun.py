@@ -325,6 +325,23 @@ while True:
             self.assertIn("[zerod 1] down", err)
             self.assert_nothing_left()
 
+    def test_a_shell_in_the_background_does_not_make_trainers_deaf(self):
+        command = " ".join((ZERORUN, "-n", "1", "--no-prefix", "--", "sh", "-c",
+                            "'grep SigIgn /proc/self/status; echo >%s; exec sleep 1000'"
+                            % self.path("up.0")))
+        shell = subprocess.Popen(["sh", "-c", "trap '' QUIT PIPE; %s & echo $!; wait $!" % command],
+                                 env=self.env, text=True, stdout=subprocess.PIPE,
+                                 stderr=subprocess.DEVNULL)
+        pid = int(shell.stdout.readline())
+        ignored = int(shell.stdout.readline().split()[1], 16)
+        self.assertEqual([number.name for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE)
+                          if ignored >> (number - 1) & 1], [])
+        self.exists("up.0")
+        os.kill(pid, signal.SIGINT)  # passed on: sleep ends by it
+        shell.communicate(timeout=LIMIT)
+        self.assertEqual(shell.returncode, 128 + signal.SIGINT)
+        self.assert_nothing_left()
+
     def test_user_signal_does_not_end_the_run(self):
         process = self.start_pair("obey", "--grace", "1000")
         process.send_signal(signal.SIGUSR1)
@@ -713,9 +730,11 @@ while True:
                  ("-o bf16.enabledd=true: the key bf16.enabledd is unknown",
                   "-o zerod.versions.keep=99: zerod.versions.keep is 99: ",
                   "-o train_batch_size=15: BASE, line 1: train_batch_size 15 is not ")),
-                # One alone would make it as well, and what is missing without another is no mistake.
+                # Each alone would make it as well.
                 (("zerod.checkpoint.every_steps=5", "zerod.checkpoint.every_minutes=5"),
-                 ("-o zerod.checkpoint.every_minutes=5: periodic checkpoints need a folder",)),
+                 ("-o zerod.checkpoint.every_minutes=5: periodic checkpoints need a folder",
+                  "-o zerod.checkpoint.every_steps=5: periodic checkpoints need a folder")),
+                # What is missing without another is no mistake.
                 (("optimizer={\"type\": \"Lion\"}", "zerod.checkpoint.dir=here",
                   "zerod.checkpoint.every_steps=1"),
                  ("-o optimizer={\"type\": \"Lion\"}: BASE, line 3: optimizer.type \"Lion\" is ",
