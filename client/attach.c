@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
@@ -42,6 +43,40 @@ static zero_status find_socket(const char *path, struct sockaddr_un *out)
     return zero_success();
 }
 
+/* What connect() says of a path at which no daemon will ever listen; success if one may yet. To it,
+ * a file that is no socket is one that nobody listens on. */
+static zero_status check_path(const char *path, int error)
+{
+    static const char advice[] = "name the rank-R.sock in the group's folder, with ZERO_SOCKET or "
+                                 "in the options";
+    struct stat st;
+
+    switch (error) {
+    case ECONNREFUSED:
+        if (stat(path, &st) != 0 || S_ISSOCK(st.st_mode))
+            break;
+        return client_fail(NULL, ZERO_INVALID_ARGUMENT, "attach",
+                           "%s is a %s, not a daemon's socket: %s", path,
+                           S_ISDIR(st.st_mode) ? "folder" : "file", advice);
+    case EPROTOTYPE:
+        return client_fail(NULL, ZERO_INVALID_ARGUMENT, "attach",
+                           "%s is a socket, but not one for trainers: %s", path, advice);
+    case EACCES:
+    case EPERM:
+        return client_fail(NULL, ZERO_PERMISSION, "attach",
+                           "%s: %s: run the trainer as the user that runs zerod", path,
+                           strerror(error));
+    case ENOENT:
+    case EAGAIN:
+    case EINTR:
+        break;
+    default:
+        return client_fail(NULL, ZERO_SYSTEM, "attach", "%s: %s: %s", path, strerror(error),
+                           advice);
+    }
+    return zero_success();
+}
+
 /* The daemon may not listen yet, or its queue may be full for a moment: a socket that blocks would
  * wait for room for ever if the daemon is stopped. */
 static zero_status connect_until(const struct sockaddr_un *address, int64_t end, int *out)
@@ -58,14 +93,12 @@ static zero_status connect_until(const struct sockaddr_un *address, int64_t end,
         }
         int error = errno;
         close(fd);
-        bool later = error == ENOENT || error == ECONNREFUSED || error == EAGAIN || error == EINTR;
-        if (error == EACCES || error == EPERM)
-            return client_fail(NULL, ZERO_PERMISSION, "attach",
-                               "%s: %s: run the trainer as the user that runs zerod",
+        zero_status s = check_path(address->sun_path, error);
+        if (zero_failed(s))
+            return s;
+        if (client_now_ms() > end)
+            return client_fail(NULL, ZERO_DEADLINE, "attach", "%s: %s: is zerod running?",
                                address->sun_path, strerror(error));
-        if (!later || client_now_ms() > end)
-            return client_fail(NULL, later ? ZERO_DEADLINE : ZERO_SYSTEM, "attach",
-                               "%s: %s: is zerod running?", address->sun_path, strerror(error));
         nanosleep(&pause, NULL);
     }
 }

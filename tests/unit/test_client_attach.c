@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Attaching ends in a session whose memory is what the daemon says, or in an error that names the
  * cause, whatever the daemon says; and leaving gives everything back. */
+#include <sys/stat.h>
+
 #include "tests/unit/fake_daemon.h"
 
 /* Fails to attach with that code and text; the client stays untouched. */
@@ -39,10 +41,38 @@ static void sockets_that_are_none(void)
     options.role = (enum zero_role)7;
     refused(&options, ZERO_INVALID_ARGUMENT, "role 7");
     options.role = ZERO_TRAINER;
-    options.socket = fake.folder; /* a folder */
-    refused(&options, ZERO_DEADLINE, "zerod running");
+    fake_close(&fake);
+}
+
+/* Nobody will ever listen there, so there is nothing to wait for: the default deadline is a minute,
+ * and a refusal that came with it would be DEADLINE. */
+static void paths_that_stay_wrong(void)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    struct fake fake;
+    char path[sizeof fake.path + 8];
+
+    fake_init(&fake);
+    struct zero_attach_options options = { fake.folder, ZERO_TRAINER, 0 };
+    refused(&options, ZERO_INVALID_ARGUMENT, "is a folder, not a daemon's socket: name the rank-R");
+    options.socket = "/proc/version";
+    refused(&options, ZERO_INVALID_ARGUMENT, "/proc/version is a file, not a daemon's socket");
     options.socket = "/proc/version/rank-0.sock"; /* below what is no folder */
-    refused(&options, ZERO_SYSTEM, "Not a directory");
+    refused(&options, ZERO_SYSTEM, "Not a directory: name the rank-R.sock");
+    snprintf(path, sizeof path, "%s.c", fake.path); /* as a rank-0.control */
+    memcpy(address.sun_path, path, strlen(path) + 1);
+    int stream = socket(AF_UNIX, SOCK_STREAM, 0);
+    CHECK(bind(stream, (struct sockaddr *)&address, sizeof address) == 0 && listen(stream, 1) == 0);
+    options.socket = path;
+    refused(&options, ZERO_INVALID_ARGUMENT, "is a socket, but not one for trainers");
+    close(stream);
+    unlink(path);
+    if (geteuid() != 0) { /* root may go everywhere */
+        CHECK(chmod(fake.folder, 0) == 0);
+        options.socket = fake.path;
+        refused(&options, ZERO_PERMISSION, "Permission denied: run the trainer as the user");
+        CHECK(chmod(fake.folder, 0700) == 0);
+    }
     fake_close(&fake);
 }
 
@@ -619,6 +649,7 @@ static void a_thousand_sessions_leave_nothing(void)
 int main(void)
 {
     sockets_that_are_none();
+    paths_that_stay_wrong();
     daemons_that_do_not_accept();
     a_daemon_may_come_later();
     dishonest_daemons();
