@@ -15,24 +15,49 @@ for program in zerod zeroctl zerorun; do
     }
 done
 
-PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name zeroclient.pc)")
-export PKG_CONFIG_PATH
-read -ra flags < <(pkg-config --define-variable=prefix="$prefix" --cflags --libs zeroclient)
 "$here/headers.sh" "$prefix/include/zerod"
-cat >"$prefix/user.c" <<'EOF'
+cat >"$prefix/train.c" <<'EOT'
 #include <zeroclient.h>
 #include <stdio.h>
 
 int main(void)
 {
-    struct zero_attach_options options = { .socket = "/nowhere/rank-0.sock", .deadline_ms = 1 };
     struct zero_detail detail;
     zero_client *client = NULL;
-    zero_status s = zero_attach(&options, &client, &detail);
+    zero_status s = zero_attach(NULL, &client, &detail);
 
-    printf("%s: %s\n", zero_code_name(s.code), detail.text);
-    return s.code == ZERO_OK || client != NULL || detail.text[0] == '\0';
+    if (s.code == ZERO_OK)
+        printf("attached as rank %u of %u\n", zero_client_info(client)->rank,
+               zero_client_info(client)->world);
+    else
+        printf("%s: %s\n", zero_code_name(s.code), detail.text);
+    zero_detach(client);
+    return s.code != ZERO_OK;
 }
-EOF
-gcc -std=c11 -Wall -Wextra -Wpedantic -Werror "$prefix/user.c" -o "$prefix/user" "${flags[@]}"
-LD_LIBRARY_PATH=$(dirname "$(find "$prefix" -name libzeroclient.so)") "$prefix/user"
+EOT
+
+# As README.md says, and nothing that helps it: the prefix is no place where a linker looks.
+cd "$prefix"
+unset LD_LIBRARY_PATH LD_RUN_PATH
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name zeroclient.pc)")
+export PKG_CONFIG_PATH PATH="$prefix/bin:$PATH"
+read -ra flags < <(pkg-config --cflags --libs zeroclient)
+gcc -std=c11 -Wall -Wextra -Wpedantic -Werror -o train train.c "${flags[@]}"
+for program in train "$(find "$prefix" -path '*/examples/gpt')"; do
+    library=$(ldd "$program" | sed -n 's/.*libzeroclient.so.0 => \([^ ]*\) .*/\1/p')
+    if [ "$(realpath -m "$library")" != "$(realpath "$(find "$prefix" -name libzeroclient.so.0)")" ]; then
+        echo "$program finds libzeroclient.so.0 as '$library', not below $prefix" >&2
+        exit 1
+    fi
+done
+if ZERO_SOCKET=$prefix ./train; then
+    echo "a trainer without a daemon says that all is well" >&2
+    exit 1
+fi
+zerorun -n 2 -- ./train >"$prefix/out"
+[ "$(sort "$prefix/out")" = "[trainer 0] attached as rank 0 of 2
+[trainer 1] attached as rank 1 of 2" ] || {
+    cat "$prefix/out"
+    echo "trainers of an installed zerod did not attach" >&2
+    exit 1
+}
