@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/base/log.h"
 
+#include <inttypes.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -8,11 +10,14 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/base/clock.h"
+
 enum { LINE_BYTES = 1200 };
 
 static uint32_t log_rank;
 static enum log_level log_most = LOG_INFO_LEVEL;
 static bool log_journal;
+static pthread_mutex_t limits = PTHREAD_MUTEX_INITIALIZER;
 
 void log_init(uint32_t rank, enum log_level level)
 {
@@ -56,4 +61,40 @@ void log_line(enum log_level level, const char *format, ...)
     line[used++] = '\n';
     if (write(STDERR_FILENO, line, (size_t)used) < 0)
         return; /* nobody is left to tell */
+}
+
+/* False: it is counted only. *out_held were so before it. */
+static bool may_write(struct log_limit *limit, unsigned most, uint64_t *out_held)
+{
+    uint64_t now = clock_ns();
+
+    pthread_mutex_lock(&limits);
+    if (now >= limit->until_ns) {
+        limit->until_ns = now + (uint64_t)LOG_LIMIT_SECONDS * 1000000000u;
+        limit->written = 0;
+    }
+    bool may = limit->written < most;
+    *out_held = limit->held;
+    limit->written += may;
+    limit->held = may ? 0 : limit->held + 1;
+    pthread_mutex_unlock(&limits);
+    return may;
+}
+
+void log_limited(struct log_limit *limit, unsigned most, enum log_level level, const char *format,
+                 ...)
+{
+    char text[LINE_BYTES];
+    uint64_t held = 0;
+    va_list args;
+
+    if (level > log_most || !may_write(limit, most, &held))
+        return;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (held > 0)
+        log_line(level, "%s (and %" PRIu64 " such lines before it were not written)", text, held);
+    else
+        log_line(level, "%s", text);
 }

@@ -134,6 +134,8 @@ static zero_status answer_hello(struct meeting *meeting, uint32_t rank)
 /* Ranks above ours connect to us; the first message says which one it is. */
 static void accept_strangers(struct meeting *meeting)
 {
+    static struct log_limit refused;
+
     while (meeting->stranger_count < ZERO_MAX_WORLD) {
         int fd = accept4(meeting->group->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
@@ -142,7 +144,8 @@ static void accept_strangers(struct meeting *meeting)
         socklen_t bytes = sizeof peer;
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
             (peer.uid != geteuid() && peer.uid != 0)) {
-            LOG_WARNING("refused a peer connection of uid %u", peer.uid);
+            log_limited(&refused, 1, LOG_WARNING_LEVEL, "refused a peer connection of uid %u",
+                        peer.uid);
             close(fd);
             continue;
         }

@@ -207,7 +207,7 @@ static void answer_save(struct control *control, struct call *call, const Protob
     const char *dir = ((const Zero__V1__SaveRequest *)request)->dir;
     Zero__V1__SaveReply reply = ZERO__V1__SAVE_REPLY__INIT;
 
-    LOG_INFO("control: asked to save a checkpoint");
+    LOG_LIMITED(20, INFO, "control: asked to save a checkpoint");
     reply.id = control->source.save(control->source.context, dir);
     call_answer(call, &(struct call_answer){ .reply = &reply.base });
 }

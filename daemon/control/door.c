@@ -40,33 +40,33 @@ static bool may_enter(int fd)
         return false;
     if (peer.uid == geteuid() || peer.uid == 0)
         return true;
-    LOG_WARNING("control: uid %u (pid %d) was turned away: only uid %u and root may ask",
+    LOG_LIMITED(1, WARNING,
+                "control: uid %u (pid %d) was turned away: only uid %u and root may ask",
                 (unsigned)peer.uid, (int)peer.pid, (unsigned)geteuid());
     return false;
 }
 
 static void on_knock(uv_poll_t *poll, int status, int events)
 {
+    static struct log_limit starved, broken;
     struct door *door = poll->data;
 
     (void)events;
     if (status < 0) {
-        LOG_ERROR("control: poll of %s: %s", door->address.sun_path, uv_strerror(status));
+        log_limited(&broken, 1, LOG_ERROR_LEVEL, "control: poll of %s: %s", door->address.sun_path,
+                    uv_strerror(status));
         pause_door(door);
         return;
     }
     int fd = accept4(door->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd < 0) {
         if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) {
-            if (!door->starved) /* once, not ten times a second */
-                LOG_WARNING("control: accept: %s; trying again every %d ms", strerror(errno),
-                            PAUSE_MS);
-            door->starved = true;
+            log_limited(&starved, 1, LOG_WARNING_LEVEL,
+                        "control: accept: %s; trying again every %d ms", strerror(errno), PAUSE_MS);
             pause_door(door);
         }
         return;
     }
-    door->starved = false;
     if (fd >= door->descriptors || !may_enter(fd))
         close(fd);
     else

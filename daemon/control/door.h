@@ -25,7 +25,6 @@ struct door {
     int fd;
     int descriptors; /* connections get numbers below this */
     int handles;     /* not yet closed */
-    bool starved;    /* the last accept failed for want of descriptors or memory */
     struct sockaddr_un address;
     void (*on_guest)(void *context, int fd); /* takes the fd: non-blocking, close-on-exec */
     void (*on_closed)(void *context);

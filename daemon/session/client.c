@@ -20,7 +20,10 @@
 #define SO_PEERPIDFD 77 /* Linux 6.5 */
 #endif
 
-enum { FRAMES_AT_ONCE = 16 };
+enum {
+    FRAMES_AT_ONCE = 16,
+    COMINGS = 100, /* of trainers that the log tells of: more than ranks and their restarts make */
+};
 
 static void on_readable(uv_poll_t *poll, int status, int events);
 
@@ -94,7 +97,7 @@ void client_close(struct client *client)
     }
     versions_leave(client);
     if (sessions->trainer == client) {
-        LOG_INFO("trainer pid %u left", client->pid);
+        LOG_LIMITED(COMINGS, INFO, "trainer pid %u left", client->pid);
         leave_rank(client);
     }
     client->state = CLOSING;
@@ -109,7 +112,8 @@ void client_send(struct client *client, enum zero_frame_type type, const void *m
     zero_status s = zero_frame_send(client->socket, type, message, fds, /* deadline_ms= */ 0);
 
     if (zero_failed(s)) {
-        LOG_WARNING("pid %u does not take its answers: %s", client->pid, zero_code_text(s.code));
+        LOG_LIMITED(1, WARNING, "pid %u does not take its answers: %s", client->pid,
+                    zero_code_text(s.code));
         client_close(client);
     }
 }
@@ -141,7 +145,7 @@ static void welcome(struct client *client)
     client->state = WELCOMED;
     if (client->role == ROLE_TRAINER) {
         sessions->trainer = client;
-        LOG_INFO("trainer pid %u attached", client->pid);
+        LOG_LIMITED(COMINGS, INFO, "trainer pid %u attached", client->pid);
     }
     client_send(client, ZERO_FRAME_WELCOME, &message.base, NULL);
 }
@@ -272,6 +276,8 @@ static void handle_frame(struct client *client, const struct zero_frame *frame)
 
 static void read_frames(struct client *client)
 {
+    static struct log_limit broken;
+
     for (int n = 0; n < FRAMES_AT_ONCE && client->state != CLOSING; n++) {
         struct zero_frame frame;
         struct zero_detail detail = { "" };
@@ -280,7 +286,8 @@ static void read_frames(struct client *client)
         if (s.code == ZERO_DEADLINE)
             return;
         if (s.code == ZERO_PROTOCOL) {
-            LOG_WARNING("pid %u sent a broken frame: %s", client->pid, detail.text);
+            log_limited(&broken, 1, LOG_WARNING_LEVEL, "pid %u sent a broken frame: %s",
+                        client->pid, detail.text);
             client_refuse(client, fail_refuse(s.code, s.doing, "%s", detail.text));
         }
         if (zero_failed(s)) {
@@ -337,6 +344,13 @@ static int open_pidfd(int socket, pid_t pid)
     return process_open((uint32_t)pid); /* older kernels: a race with a reused pid */
 }
 
+/* It gets no answer, so the log must say it; but whoever is refused may come again at once. */
+static zero_status turn_away(zero_status s)
+{
+    LOG_LIMITED(1, WARNING, "%s: %s", s.doing, fail_detail());
+    return s;
+}
+
 static zero_status check_peer(struct sessions *sessions, int socket, struct ucred *out)
 {
     socklen_t bytes = sizeof *out;
@@ -344,10 +358,13 @@ static zero_status check_peer(struct sessions *sessions, int socket, struct ucre
     if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, out, &bytes) != 0)
         return FAIL(SYSTEM, "accept client", "SO_PEERCRED: %s", strerror(errno));
     if (out->uid != geteuid() && out->uid != 0)
-        return FAIL(PERMISSION, "accept client", "uid %u is neither %u nor root", out->uid,
-                    geteuid());
+        return turn_away(REFUSE(PERMISSION, "accept client",
+                                "uid %u (pid %d) is neither %u nor root", out->uid, (int)out->pid,
+                                geteuid()));
     if (sessions->client_count >= SESSIONS_MAX)
-        return FAIL(BUSY, "accept client", "%d clients are connected already", SESSIONS_MAX);
+        return turn_away(REFUSE(BUSY, "accept client",
+                                "pid %d was turned away: %d clients are connected already",
+                                (int)out->pid, SESSIONS_MAX));
     return zero_success();
 }
 

@@ -41,7 +41,8 @@ static bool accept_one(struct sessions *sessions)
         return true;
     }
     if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-        LOG_WARNING("accept: %s: trying again in %d ms", strerror(errno), SESSIONS_TICK_MS);
+        LOG_LIMITED(1, WARNING, "accept: %s: trying again every %d ms", strerror(errno),
+                    SESSIONS_TICK_MS);
         pause_listener(sessions);
     }
     return false;

@@ -9,6 +9,7 @@
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
+#include "daemon/base/log.h"
 #include "daemon/step/fill.h"
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
@@ -54,7 +55,8 @@ void calls_break(struct engine *e, const char *format, ...)
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     e->broken = true;
-    engine_post(e, ENGINE_BROKEN, e->trainer_token, FAIL(PROTOCOL, "read ring", "%s", text));
+    LOG_LIMITED(1, WARNING, "read ring: %s", text);
+    engine_post(e, ENGINE_BROKEN, e->trainer_token, REFUSE(PROTOCOL, "read ring", "%s", text));
 }
 
 void calls_answer(struct engine *e, uint32_t slot, zero_code code, uint64_t value, const char *text)

@@ -503,6 +503,30 @@ def attach_and_leave(daemons):
     check(kept()[1] < before[1] + 16384, f"memory grew: {before} became {kept()} KiB")
 
 
+def log_is_bounded(daemons):
+    """Whoever comes again and again fills no disk with lines about it."""
+    def told(words):
+        return (daemons.folder / "log").read_text().count(words)
+
+    broken = told("sent a broken frame")
+    room = [Client(daemons.runtime) for _ in range(48)]
+    for client in room:  # each is let in before the crowd comes
+        client.hello(1)
+        client.expect(WELCOME, "observer")
+    for _ in range(500):
+        client = Client(daemons.runtime)
+        client.expect_end("49th client")
+        client.close()
+    for client in room:
+        client.send(b"broken")
+        client.expect_end("broken frame")
+        client.close()
+    refused = told("48 clients are connected already")  # one in ten seconds
+    check(1 <= refused <= 10, f"{refused} lines tell of 500 that were refused")
+    check(told("sent a broken frame") - broken <= 10, f"broken frames are told: {daemons.tail()}")
+    daemons.alive("a crowd")
+
+
 def refused_starts():
     """What a daemon cannot start with, it says."""
     folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
@@ -628,7 +652,7 @@ def main():
     read_codes()
     daemons = Daemons(1)
     for part in (broken_frames, wrong_order, one_trainer, bad_models, memory_is_safe, trainers_go_on,
-                 attach_and_leave):
+                 attach_and_leave, log_is_bounded):
         part(daemons)
         print(f"{part.__name__}: done", flush=True)
     daemons.close()
