@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "client/ctl/rpc.h"
 
+#include <errno.h>
 #include <grpc/byte_buffer.h>
 #include <grpc/byte_buffer_reader.h>
 #include <grpc/grpc.h>
@@ -10,6 +11,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
 
 #include "proto/zero/v1/control.pb-c.h"
 
@@ -39,6 +43,7 @@ struct rpc {
 
 struct rpc_call {
     struct rpc *rpc;
+    char socket[MOST_SOCKET_BYTES];
     const struct rpc_method *method;
     grpc_channel *channel;
     grpc_call *handle;
@@ -132,6 +137,7 @@ struct rpc_call *rpc_start(struct rpc *rpc, const char *socket, const struct rpc
         return NULL;
     }
     write_target(target, socket);
+    memcpy(call->socket, socket, strlen(socket) + 1);
     call->rpc = rpc;
     call->method = method;
     call->details = grpc_empty_slice();
@@ -163,6 +169,28 @@ static ProtobufCMessage *unpack(const struct rpc_call *call)
     return reply;
 }
 
+/* gRPC speaks of its own addresses: what the socket itself says is plainer. */
+static void explain_gone(const char *socket_path, struct rpc_answer *out)
+{
+    struct sockaddr_un address = { .sun_family = AF_UNIX };
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return;
+    memcpy(address.sun_path, socket_path, strlen(socket_path) + 1);
+    int error = connect(fd, (struct sockaddr *)&address, sizeof address) == 0 ? 0 : errno;
+    close(fd);
+    if (error == 0 || error == EAGAIN)
+        snprintf(out->text, sizeof out->text,
+                 "the connection to %s broke off: its daemon was started again, or lets nobody in",
+                 socket_path);
+    else if (error == ECONNREFUSED)
+        snprintf(out->text, sizeof out->text, "no process listens on %s: its daemon is dead",
+                 socket_path);
+    else
+        snprintf(out->text, sizeof out->text, "%s: %s", socket_path, strerror(error));
+}
+
 static void read_answer(const struct rpc_call *call, struct rpc_answer *out)
 {
     char *details = grpc_slice_to_c_string(call->details);
@@ -176,9 +204,11 @@ static void read_answer(const struct rpc_call *call, struct rpc_answer *out)
         out->end = RPC_SILENT;
         snprintf(out->text, sizeof out->text, "no answer before the deadline");
     } else {
-        if (call->code == GRPC_STATUS_UNAVAILABLE || call->code == GRPC_STATUS_CANCELLED)
-            out->end = RPC_GONE;
         snprintf(out->text, sizeof out->text, "%s", details);
+        if (call->code == GRPC_STATUS_UNAVAILABLE || call->code == GRPC_STATUS_CANCELLED) {
+            out->end = RPC_GONE;
+            explain_gone(call->socket, out);
+        }
     }
     gpr_free(details);
 }

@@ -103,6 +103,11 @@ def test_silent_and_gone():
     check(code == 1 and "error" in json.loads(out)["ranks"][2] and "rank 1: " in err, f"{code} {out}")
     check([r["state"] for r in got["ranks"]] == ["ready", "silent", "gone"],
           f"states {[r['state'] for r in got['ranks']]}")
+    gone = f"no process listens on {home}/ill/rank-2.control: its daemon is dead"
+    check(got["ranks"][2]["error"] == gone, f"who is dead: {got['ranks'][2]}")
+    check(f"rank 2: {gone}" in err, f"in versions: {err}")
+    code, out, _ = zeroctl("status", "-d", home / "ill", "--deadline", "0.5")
+    check(code == 1 and f"! rank 2 is gone: {gone}" in out and "address" not in out, f"{code} {out}")
     os.kill(stopped.pid, signal.SIGCONT)
     check(status("ill")[1]["ranks"][1]["state"] == "ready", "it answers again")
     code, out, _ = zeroctl("shutdown", "-d", home / "ill", "--yes")
