@@ -32,6 +32,7 @@ static void report_arenas(struct report *report, const struct shard *shard,
         arena->name = (char *)(uintptr_t)zero_arena_names[a];
         arena->bytes = measured(&shard->arena[a]);
         arena->planned = shard->plan.bytes[a];
+        arena->formula = (char *)(uintptr_t)shard->plan.formula[a];
         report->arena_list[a] = arena;
     }
     reply->arenas = report->arena_list;

@@ -64,8 +64,11 @@ static void plan_window(struct zero_plan *plan, const struct zero_config *config
     if (elements > size->flat)
         elements = size->flat;
     plan->bytes[ZERO_ARENA_window] = size->exact ? pages(each * elements) : each * elements;
+    bool layer = bucket < size->flat && least > bucket;
     snprintf(plan->formula[ZERO_ARENA_window], sizeof plan->formula[ZERO_ARENA_window],
-             "%" PRIu64 " B x min(%" PRIu64 ", bucket %" PRIu64 ")", each, size->flat, elements);
+             "%" PRIu64 " B x min(%" PRIu64 ", %s%s %" PRIu64 ")", each, size->flat,
+             layer || factor == 2 ? "2 x " : "", layer ? "largest layer" : "bucket",
+             layer ? size->largest : config->reduce_bucket_elements);
 }
 
 static void plan_state(struct zero_plan *plan, const struct zero_config *config,

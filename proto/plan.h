@@ -39,7 +39,7 @@ extern const char *const zero_arena_what[ZERO_ARENA_COUNT];
 
 struct zero_plan {
     uint64_t bytes[ZERO_ARENA_COUNT];   /* page multiples; 0: the arena does not exist */
-    char formula[ZERO_ARENA_COUNT][64]; /* "2 B x 120576 / 2", for people */
+    char formula[ZERO_ARENA_COUNT][80]; /* "2 B x 120576 / 2", for people */
     uint64_t total;
 };
 

@@ -107,7 +107,7 @@ static uint64_t parse_size(const char *text, struct argp_state *state)
     /* what counts parameters calls 10^9 a billion */
     if (bytes > 0 && bytes < sizeof number && number[bytes - 1] == 'G')
         number[bytes - 1] = 'B';
-    if (bytes >= sizeof number || !text_parse_count(number, &size))
+    if (bytes >= sizeof number || text_parse_count(number, &size) != TEXT_COUNT)
         argp_error(state, "--max-shard-size is a size such as 5GB or 500MB, not '%s'", text);
     return size;
 }

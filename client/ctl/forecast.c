@@ -50,17 +50,48 @@ void forecast_complete(struct forecast *forecast)
              forecast->versions.count, forecast->versions.each);
 }
 
-static void row(struct table *table, const char *const *texts, uint64_t bytes,
-                enum table_style style)
+void forecast_head(struct table *table)
 {
-    table_cell(table, style, "%s", texts[0]);
-    table_cell(table, TABLE_PLAIN, "%s", texts[1]);
-    table_cell(table, style, "%" PRIu64, bytes);
-    table_cell(table, style, "%s", text_bytes(bytes).text);
-    table_cell(table, TABLE_DIM, "%s", texts[2]);
+    static const char *const words[] = { "component", "formula", "bytes", "", "what it holds" };
+
+    for (int i = 0; i < 5; i++)
+        table_cell(table, TABLE_DIM, "%s", words[i]);
 }
 
-#define TEXTS(...) ((const char *const[]){ __VA_ARGS__ })
+void forecast_row(struct table *table, const struct forecast_row *row, enum table_style style)
+{
+    table_cell(table, style, "%s", row->name);
+    table_cell(table, TABLE_PLAIN, "%s", row->formula);
+    table_cell(table, style, "%" PRIu64, row->bytes);
+    table_cell(table, style, "%s", text_bytes(row->bytes).text);
+    table_cell(table, TABLE_DIM, "%s", row->what);
+}
+
+void forecast_explain(uint32_t stage, FILE *to, bool colour)
+{
+    if (stage < 2)
+        return;
+    fprintf(
+        to,
+        "\n%swindow: the bucket is zero_optimization.reduce_bucket_size, in elements. With "
+        "overlap_comm, which stage 3 has\nunless it is told otherwise, there are two: one is "
+        "written while the other is reduced. There is always\nroom for the largest layer twice, "
+        "and never for more than the model.%s\n",
+        table_begin(TABLE_DIM, colour), table_end(colour));
+}
+
+#define ROW(...) (&(const struct forecast_row){ __VA_ARGS__ })
+
+static void print_arenas(const struct forecast *f, struct table *table)
+{
+    forecast_head(table);
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        forecast_row(table,
+                     ROW(zero_arena_names[a], f->plan.bytes[a] ? f->plan.formula[a] : "none",
+                         zero_arena_what[a], f->plan.bytes[a]),
+                     TABLE_PLAIN);
+    forecast_row(table, ROW("total", "", "", f->plan.total), TABLE_GOOD);
+}
 
 bool forecast_print(const struct forecast *f, FILE *to, bool colour)
 {
@@ -72,29 +103,28 @@ bool forecast_print(const struct forecast *f, FILE *to, bool colour)
             "\n\nmemory of a rank\n",
             f->params, c->world, c->stage, zero_dtype_name(c->param_dtype), optimizer_name(c),
             c->accumulation);
-    for (int i = 0; i < 5; i++)
-        table_cell(&table, TABLE_DIM, "%s",
-                   TEXTS("component", "formula", "bytes", "", "what it holds")[i]);
-    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
-        row(&table,
-            TEXTS(zero_arena_names[a], f->plan.bytes[a] ? f->plan.formula[a] : "none",
-                  zero_arena_what[a]),
-            f->plan.bytes[a], TABLE_PLAIN);
-    row(&table, TEXTS("total", "", ""), f->plan.total, TABLE_GOOD);
-    row(&table, TEXTS("versions", f->copies, "besides, at most: copies that observers read"),
-        f->versions.total, TABLE_PLAIN);
-    row(&table, TEXTS("checkpoint", "its shards' states", "besides, while one is saved: a copy"),
-        f->copy, TABLE_PLAIN);
-    row(&table,
-        TEXTS("ZeRO paper", paper_formula(c->stage), "mixed precision, Adam; for comparison"),
-        f->paper, TABLE_DIM);
+    print_arenas(f, &table);
+    forecast_row(&table,
+                 ROW("versions", f->copies, "besides, at most: copies that observers read",
+                     f->versions.total),
+                 TABLE_PLAIN);
+    forecast_row(
+        &table,
+        ROW("checkpoint", "its shards' states", "besides, while one is saved: a copy", f->copy),
+        TABLE_PLAIN);
+    forecast_row(&table,
+                 ROW("ZeRO paper", paper_formula(c->stage), "mixed precision, Adam; for comparison",
+                     f->paper),
+                 TABLE_DIM);
     table_cell(&table, TABLE_DIM, "traffic");
     for (int i = 0; i < 4; i++)
         table_cell(&table, TABLE_DIM, "%s", i == 3 ? "of a rank and step; P: N with padding" : "");
-    row(&table, TEXTS("gathered", f->moved[0], "parameters"), f->traffic.gathered, TABLE_PLAIN);
-    row(&table, TEXTS("reduced", f->moved[1], "gradients"), f->traffic.reduced, TABLE_PLAIN);
+    forecast_row(&table, ROW("gathered", f->moved[0], "parameters", f->traffic.gathered),
+                 TABLE_PLAIN);
+    forecast_row(&table, ROW("reduced", f->moved[1], "gradients", f->traffic.reduced), TABLE_PLAIN);
     bool good = table_print(&table, to, colour);
     table_deinit(&table);
+    forecast_explain(c->stage, to, colour);
     return good;
 }
 

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 
+#include "client/ctl/table.h"
 #include "proto/plan.h"
 
 struct forecast {
@@ -25,6 +26,16 @@ struct forecast {
 
 /* Fills paper and the formulas from the rest. */
 void forecast_complete(struct forecast *forecast);
+
+/* One row of a table of memory, and its head: component, formula, bytes, and what it holds. */
+struct forecast_row {
+    const char *name, *formula, *what;
+    uint64_t bytes;
+};
+void forecast_head(struct table *table);
+void forecast_row(struct table *table, const struct forecast_row *row, enum table_style style);
+/* What the formula of the window means, where it has a bound. */
+void forecast_explain(uint32_t stage, FILE *to, bool colour);
 
 /* False without memory. */
 bool forecast_print(const struct forecast *forecast, FILE *to, bool colour);

@@ -122,6 +122,21 @@ static error_t parse_detail(int key, char *argument, struct argp_state *state)
     }
 }
 
+static void parse_params(struct argp_state *state, const char *text, uint64_t *out)
+{
+    switch (text_parse_count(text, out)) {
+    case TEXT_COUNT:
+        return;
+    case TEXT_TOO_LARGE:
+        argp_error(state, "--params %s is too many: their bytes do not fit in 63 bits", text);
+        return;
+    case TEXT_NO_COUNT:
+        argp_error(state,
+                   "--params is a whole number such as 7.5e9, 7.5B, 350M or 120576, not '%s'",
+                   text);
+    }
+}
+
 static void check_options(const struct plan_options *o, struct argp_state *state)
 {
     bool model = o->params != 0 || o->layers != NULL;
@@ -143,11 +158,7 @@ static error_t parse(int key, char *argument, struct argp_state *state)
 
     switch (key) {
     case OPTION_PARAMS:
-        if (!text_parse_count(argument, &o->params))
-            argp_error(state,
-                       "--params is a whole number such as 7.5e9, 7.5B, 350M or 120576, not "
-                       "'%s'",
-                       argument);
+        parse_params(state, argument, &o->params);
         return 0;
     case OPTION_LAYERS:
         o->layers = argument;
@@ -281,27 +292,38 @@ static int forecast_count(const struct plan_options *o, struct forecast *f)
 
 /* ---- of the running group ---- */
 
+/* What an arena of that name holds; "" if this zeroctl is older than the daemon. */
+static const char *what_of(const char *name)
+{
+    for (int a = 0; a < ZERO_ARENA_COUNT; a++)
+        if (strcmp(zero_arena_names[a], name) == 0)
+            return zero_arena_what[a];
+    return "";
+}
+
 static bool print_running(const Zero__V1__StatusReply *reply)
 {
-    struct table table = { .columns = 3 };
-    uint64_t total = 0;
+    struct table table = { .columns = 5, .last_left = true };
+    struct forecast_row total = { "total", "", "", 0 };
+    const struct forecast_row versions = { "versions", "up to",
+                                           "besides, at most: copies that observers read",
+                                           reply->versions_planned };
 
     printf("rank %u of %u: %" PRIu64 " parameters, stage %u, %s\n\n", reply->rank, reply->world,
            reply->params, reply->stage, reply->param_dtype);
+    forecast_head(&table);
     for (size_t a = 0; a < reply->n_arenas; a++) {
-        table_cell(&table, TABLE_PLAIN, "%s", reply->arenas[a]->name);
-        table_cell(&table, TABLE_PLAIN, "%" PRIu64, reply->arenas[a]->planned);
-        table_cell(&table, TABLE_PLAIN, "%s", text_bytes(reply->arenas[a]->planned).text);
-        total += reply->arenas[a]->planned;
+        const Zero__V1__Arena *arena = reply->arenas[a];
+        const struct forecast_row row = { arena->name, arena->planned ? arena->formula : "none",
+                                          what_of(arena->name), arena->planned };
+        forecast_row(&table, &row, TABLE_PLAIN);
+        total.bytes += arena->planned;
     }
-    table_cell(&table, TABLE_GOOD, "total");
-    table_cell(&table, TABLE_GOOD, "%" PRIu64, total);
-    table_cell(&table, TABLE_GOOD, "%s", text_bytes(total).text);
-    table_cell(&table, TABLE_PLAIN, "versions: up to");
-    table_cell(&table, TABLE_PLAIN, "%" PRIu64, reply->versions_planned);
-    table_cell(&table, TABLE_PLAIN, "%s", text_bytes(reply->versions_planned).text);
+    forecast_row(&table, &total, TABLE_GOOD);
+    forecast_row(&table, &versions, TABLE_PLAIN);
     bool good = table_print(&table, stdout, table_colour());
     table_deinit(&table);
+    forecast_explain(reply->stage, stdout, table_colour());
     return good;
 }
 
@@ -328,6 +350,13 @@ static bool write_running(const Zero__V1__StatusReply *reply)
     }
     writer_key(w, "total");
     writer_count(w, total);
+    writer_end(w, '}');
+    writer_key(w, "formula");
+    writer_begin(w, '{');
+    for (size_t a = 0; a < reply->n_arenas; a++) {
+        writer_key(w, reply->arenas[a]->name);
+        writer_text(w, reply->arenas[a]->planned ? reply->arenas[a]->formula : "0");
+    }
     writer_end(w, '}');
     writer_key(w, "versions_planned");
     writer_count(w, reply->versions_planned);

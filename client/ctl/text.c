@@ -72,18 +72,20 @@ static long double unit_of(const char *end)
     return 0;
 }
 
-bool text_parse_count(const char *text, uint64_t *out)
+enum text_count text_parse_count(const char *text, uint64_t *out)
 {
     char *end = NULL;
 
     /* strtold would take blanks, signs, hexadecimals and names */
     if (*text < '0' || *text > '9' || strpbrk(text, "xX") != NULL)
-        return false;
+        return TEXT_NO_COUNT;
     errno = 0;
     long double value = strtold(text, &end);
     value = roundl(value * unit_of(end) * 1e6L) / 1e6L; /* 7.1B is not exact in binary */
-    if (errno != 0 || value < 1 || value >= 0x1p63L || floorl(value) != value)
-        return false;
+    if (value >= 0x1p63L)
+        return TEXT_TOO_LARGE;
+    if (errno != 0 || value < 1 || floorl(value) != value)
+        return TEXT_NO_COUNT;
     *out = (uint64_t)value;
-    return true;
+    return TEXT_COUNT;
 }

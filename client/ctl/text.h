@@ -20,6 +20,7 @@ struct text text_seconds(double seconds);   /* "25.1 ms"; "-" when negative or n
 struct text text_real(double value);        /* six digits */
 
 /* "7.5e9", "7.5B", "350M", "120576": a whole number from 1 to 2^63 - 1. */
-bool text_parse_count(const char *text, uint64_t *out);
+enum text_count { TEXT_COUNT, TEXT_TOO_LARGE, TEXT_NO_COUNT };
+enum text_count text_parse_count(const char *text, uint64_t *out);
 
 #endif

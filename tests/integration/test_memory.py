@@ -52,6 +52,17 @@ def compare(world, stage, settings, name):
         for kind in ("gathered", "reduced"):
             check(moved[f"last_{kind}_bytes"] == want["traffic"][kind],
                   f"{name} {kind}: {moved[f'last_{kind}_bytes']} bytes, plan {want['traffic'][kind]}")
+    run = subprocess.run([str(ZEROCTL), "plan", "--runtime-dir", str(group.runtime), "--json"],
+                         capture_output=True, text=True)
+    got = json.loads(run.stdout)
+    for arena in rank["arenas"]:
+        check((got["per_rank"][arena], got["formula"][arena])
+              == (want["per_rank"][arena], want["formula"][arena]),
+              f"{name}: the running group's plan of {arena}: {got['formula']}, want {want['formula']}")
+    text = subprocess.run([str(ZEROCTL), "plan", "--runtime-dir", str(group.runtime)],
+                          capture_output=True, text=True).stdout
+    check(want["formula"]["param"] in text and ("reduce_bucket_size" in text) == (stage > 1),
+          f"{name}: the running group's plan as a table: {text}")
     group.process.terminate()
     group.wait(60)
     group.close()

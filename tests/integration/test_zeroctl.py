@@ -189,6 +189,21 @@ def test_plan():
     check(got["params"] == 5603 and got["per_rank"]["param"] == 12288
           and got["per_rank"]["master"] == 24576, f"layers: {got}")
     check(got["traffic"] == {"gathered": 73728, "reduced": 36864}, f"traffic: {got['traffic']}")
+    check(got["formula"]["window"] == "2 B x min(12288, 2 x bucket 500000000)", f"{got['formula']}")
+    code, out, _ = zeroctl("plan", "--layers", layers, "--stage", 2)
+    check("min(8192, bucket 500000000)" in out and "reduce_bucket_size" in out, f"the bucket: {out}")
+    settings = home / "bucket.json"
+    settings.write_text(json.dumps({"train_batch_size": 1, "optimizer": {"type": "Adam"},
+                                    "zero_optimization": {"stage": 3, "reduce_bucket_size": 2000}}))
+    out = zeroctl("plan", "--layers", layers, "--config", settings)[1]
+    check("min(6144, 2 x largest layer 5120)" in out, f"the largest layer: {out}")
+    check("reduce_bucket_size" not in zeroctl("plan", "--params", "5", "--stage", "1")[1],
+          "no bucket, nothing to explain")
+    for count, part in (("1e30", "--params 1e30 is too many"), ("9e9999", "is too many"),
+                        ("1.5", "whole number"), ("1e17x", "whole number"),
+                        ("1e18", "does not fit in 63 bits")):
+        code, out, err = zeroctl("plan", "--params", count)
+        check(code in (1, 2) and part in err and out == "", f"{count} parameters: {code} {err}")
     for text, part in (("[{\"name\":\"a\"}]", "\"tensors\" must be"),
                        ("[\n{\"name\":\"a\",\"tensors\":[{\"name\":\"b\",\"shape\":[0]}]}]",
                         "line 2: a dimension"),
