@@ -49,7 +49,8 @@ struct trainer {
     float *weights, *gradients; /* a layer in fp32, where its windows are not */
     struct batch batch;
     struct position position;
-    double loss; /* of the last step, the mean over the ranks; NAN before the first */
+    bool stepped; /* there was something left to do */
+    double loss;  /* of the last step, the mean over the ranks */
 };
 
 /* ---- one layer ------------------------------------------------------------------------------- */
@@ -148,6 +149,7 @@ static zero_status train_step(struct trainer *t, struct zero_step_result *out)
     TRY(zero_step(t->client, &args, out));
     t->position = next;
     t->loss = out->scalars[0];
+    t->stepped = true;
     return zero_success();
 }
 
@@ -237,7 +239,9 @@ static zero_status finish(struct trainer *t)
     if (t->options.sample > 0)
         TRY(sample(t));
     TRY(state_hash(t->client, t->layers, sha256));
-    printf("weights sha256=%s step=%" PRIu64 " loss=%.12f", sha256, t->info->step, t->loss);
+    printf("weights sha256=%s step=%" PRIu64, sha256, t->info->step);
+    if (t->stepped)
+        printf(" loss=%.12f", t->loss);
     if (t->options.eval > 0)
         printf(" heldout=%.12f", held_out);
     putchar('\n');
@@ -322,7 +326,7 @@ static void explain(const char *doing, zero_status s, const char *detail)
 
 int main(int argc, char **argv)
 {
-    struct trainer t = { .loss = NAN };
+    struct trainer t = { .client = NULL };
     struct zero_detail detail = { "" };
     zero_status s = { ZERO_NO_MEMORY, "describe the model" };
 

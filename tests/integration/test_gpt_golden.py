@@ -92,8 +92,25 @@ def full_log():
     group.close()
 
 
+def nothing_to_do():
+    """A run whose steps are made already tells what it knows: the weights and the held-out loss."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="zt-"))
+    ends = []
+    for _ in range(2):
+        group = Group(2, [GPT, "--steps", 3, "--eval", 1],
+                      options=["-o", f"zerod.checkpoint.dir={folder}/run"])
+        code = group.wait()
+        ends.append(group.rank_lines(0)[-1] if group.rank_lines(0) else group.stderr()[-800:])
+        check(code == 0, f"3 steps: exit {code}\n{ends[-1]}")
+        group.close()
+    shutil.rmtree(folder)
+    check(re.fullmatch(r"weights sha256=\w+ step=3 loss=[0-9.]+ heldout=[0-9.]+", ends[0]), ends[0])
+    check(re.sub(" loss=[^ ]+", "", ends[0]) == ends[1], f"{ends[0]}, then with nothing to do {ends[1]}")
+
+
 def main():
     full_log()
+    nothing_to_do()
     for world in (1, 2, 4):
         hashes = [golden(world, number) for number in range(4)] + [golden(world, 3)]
         same(f"N={world} fp32, stages 0-3 and stage 3 again", hashes)
