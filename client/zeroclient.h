@@ -89,6 +89,8 @@ ZERO_API const char *zero_error_text(const zero_client *client);
 
 /* ---- the model ------------------------------------------------------------------------------- */
 
+/* Fill every field of a tensor's spec (model.h): zeroes mean lr_scale 0, so it would never learn,
+ * and weight_decay 0. */
 struct zero_model_spec {
     const struct zero_layer_spec *layers;
     size_t layer_count;
@@ -193,7 +195,8 @@ struct zero_scalar {
 };
 
 struct zero_step_args {
-    double lr;        /* NAN: the config's; every rank must give the same */
+    double lr;        /* NAN: the config's; every rank must give the same. 0, as in a zeroed struct,
+                         is a step that changes no parameter (moments and counters go on) */
     const void *blob; /* committed with the step, comes back on attach; NULL: none */
     size_t blob_bytes;
     const struct zero_scalar *scalars; /* the same names on every rank */

@@ -29,8 +29,10 @@ struct zero_tensor_spec {
     const char *name;      /* unique in the model; UTF-8 without control characters */
     const uint64_t *shape; /* dims sizes, each at least 1 */
     uint32_t dims;         /* 0 (a scalar) to ZERO_MAX_DIMS */
-    double lr_scale;       /* multiplies the step's learning rate; 1 is usual */
-    double weight_decay;   /* NAN: the config's */
+    double lr_scale;       /* multiplies the step's learning rate: 1 is usual; 0, as in a zeroed
+                              struct, freezes the tensor: no step changes it, though its
+                              moments and its part of the gradient's norm go on */
+    double weight_decay;   /* NAN: the config's; 0: none */
 };
 
 /* A layer: what is gathered, submitted and released as one. */

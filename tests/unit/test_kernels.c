@@ -350,6 +350,42 @@ static void copies(const struct kernel_set *set)
     }
 }
 
+/* What lr_scale 0 promises: parameters stay, moments go on. */
+static void rate_of_zero(const struct kernel_set *set)
+{
+    static const float start[5] = { 1, -.5f, 3e-39f, 0, 1e30f }, g[5] = { 1, -2, .5f, 4, -1e30f };
+
+    for (int kind = 0; kind < 3; kind++) {
+        float p[5], m[5] = { 0 }, v[5] = { 0 };
+        memcpy(p, start, sizeof p);
+        for (uint64_t t = 1; t <= 3; t++) {
+            const struct adam_op adam = { .p = p,
+                                          .m = m,
+                                          .v = v,
+                                          .g = g,
+                                          .count = 5,
+                                          .factor = .5f,
+                                          .k = adam_constants(0, .9, .999, 1e-8, .1,
+                                                              /* decoupled= */ kind == 0, t) };
+            const struct sgd_op sgd = { .p = p,
+                                        .buf = m,
+                                        .g = g,
+                                        .count = 5,
+                                        .factor = .5f,
+                                        .weight_decay = .1f,
+                                        .momentum = .9f,
+                                        .one_minus_dampening = 1,
+                                        .first = t == 1 };
+            if (kind < 2)
+                set->adam(&adam);
+            else
+                set->sgd(&sgd);
+        }
+        CHECK(same_bits(p, start, sizeof p));
+        CHECK(fabsf(m[0]) > 0 && fabsf(m[4]) > 0);
+    }
+}
+
 static void nothing_to_do(const struct kernel_set *set)
 {
     const struct adam_op adam = { .factor = 1, .k = adam_constants(1, .9, .9, 1, 0, true, 1) };
@@ -413,6 +449,7 @@ static void known_answers(const struct kernel_set *set)
     norms(set);
     copies(set);
     nothing_to_do(set);
+    rate_of_zero(set);
 }
 
 int main(void)
