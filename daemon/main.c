@@ -168,6 +168,22 @@ static const struct argp parser = {
 
 /* ---- start ---------------------------------------------------------------------------------- */
 
+/* Who can write to it can put a socket of his own in place of ours. Reading it does no harm: what
+ * lies in it is closed itself. */
+static zero_status check_folder(const char *dir)
+{
+    struct stat st;
+
+    if (stat(dir, &st) != 0)
+        return FAIL(SYSTEM, "check runtime folder", "%s: %s", dir, strerror(errno));
+    if ((st.st_uid != geteuid() && st.st_uid != 0) || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
+        return FAIL(PERMISSION, "check runtime folder",
+                    "%s must be of uid %u, and nobody else may write to it: it is of uid %u with "
+                    "mode %03o; make one with mkdir -m 700",
+                    dir, (unsigned)geteuid(), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
+    return zero_success();
+}
+
 static zero_status make_folder(struct daemon *daemon)
 {
     const char *dir = daemon->settings.dir;
@@ -178,7 +194,7 @@ static zero_status make_folder(struct daemon *daemon)
     if (daemon->dir == NULL)
         return FAIL(SYSTEM, "find runtime folder", "%s: %s", dir, strerror(errno));
     daemon->settings.dir = daemon->dir;
-    return zero_success();
+    return check_folder(daemon->dir);
 }
 
 /* One daemon a rank and folder; the lock goes with the process, however it ends. */

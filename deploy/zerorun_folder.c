@@ -166,7 +166,7 @@ static bool take_given(const char *given, struct folder *folder)
     if (st.st_uid != geteuid() || (st.st_mode & 022) != 0) {
         /* Nobody should be led to close /tmp. */
         bool shared = st.st_uid != geteuid() || (st.st_mode & (S_ISVTX | S_IWOTH)) != 0;
-        warnx("the runtime folder %s must be yours and closed to others: %s", given,
+        warnx("the runtime folder %s must be yours, and nobody else may write to it: %s", given,
               shared ? "it is shared, so make one of your own (mkdir -m 700 DIR) and name that"
                      : "chmod 700 it, or name another");
         return false;

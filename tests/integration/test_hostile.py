@@ -540,10 +540,16 @@ def refused_starts():
     long = folder / ("x" * 60) / ("y" * 60)
     long.mkdir(parents=True)
     (folder / "file").write_text("")
+    for name, mode in (("group", 0o770), ("all", 0o777), ("sticky", 0o1777)):
+        (folder / name).mkdir()
+        (folder / name).chmod(mode)  # mkdir's would be cut by the umask
     rank = ["--rank", "0", "--world", "1", "--runtime-dir"]
     for what, arguments, env, part in (
             ("a path that is too long", [*rank, long], {}, "longer than the 107 bytes"),
             ("a folder that is a file", [*rank, folder / "file"], {}, "Not a directory"),
+            ("a folder that a group may write to", [*rank, folder / "group"], {}, "mode 770"),
+            ("a folder that all may write to", [*rank, folder / "all"], {}, "nobody else may write"),
+            ("one that is sticky", [*rank, folder / "sticky"], {}, "mode 1777; make one with"),
             ("a folder that cannot be made", [*rank, "/proc/zerod"], {}, "/proc/zerod"),
             ("a kernel set that is not there", [*rank, folder / "k"], {"ZERO_KERNELS": "sse9"}, "sse9"),
             ("a rank beyond the world", ["--rank", 2, "--world", 2, "--runtime-dir", folder], {}, "--rank"),
@@ -552,7 +558,8 @@ def refused_starts():
         code, text = start(*arguments, env=env)
         check(code not in (0, None) and part in text, f"{what}: exit {code}: {text}")
     stale = folder / "stale"
-    stale.mkdir(mode=0o700)
+    stale.mkdir()
+    stale.chmod(0o755)  # others may look, not write
     for name in ("sock", "peer", "control"):
         left = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         left.bind(str(stale / f"rank-0.{name}"))

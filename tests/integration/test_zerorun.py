@@ -575,6 +575,10 @@ while True:
                 "-n", "1", "--runtime-dir", self.path("closed"), "--", "true")
             self.assertEqual(code, 73)
             self.assertIn("not writable", err)
+        for mode in (0o755, 0o750, 0o700):  # others may look, not write
+            os.chmod(self.path("open"), mode)
+            code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", self.path("open"), "--", "true")
+            self.assertEqual(code, 0, err)
         code, _, err = self.run_zerorun("-n", "1", "--runtime-dir", long[:-1], "--", "true")
         self.assertEqual(code, 0, err)
 
