@@ -64,6 +64,8 @@ bool start_daemon(const struct plan *plan, struct child *daemon, const struct ho
     forget_systemd(&environment);
     environment_set(&environment, "ZERO_RUNTIME_DIR=%s", path);
     environment_set(&environment, "NOTIFY_SOCKET=%s/rank-%u.notify", path, rank);
+    /* Its lines carry its name already, if we put one before them. */
+    environment_set(&environment, "ZERO_LOG_NAMED=%d", plan->options->prefix);
     pass_kept(holder, fds, &environment);
     bool ok = child_start(daemon, output, plan->zerod, argv, &environment);
     environment_deinit(&environment);

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -14,16 +15,20 @@
 
 enum { LINE_BYTES = 1200 };
 
-static uint32_t log_rank;
 static enum log_level log_most = LOG_INFO_LEVEL;
 static bool log_journal;
+static char log_name[24];
 static pthread_mutex_t limits = PTHREAD_MUTEX_INITIALIZER;
 
 void log_init(uint32_t rank, enum log_level level)
 {
-    log_rank = rank;
     log_most = level;
     log_journal = getenv("JOURNAL_STREAM") != NULL;
+    /* zerorun puts the name before each line itself */
+    const char *named = getenv("ZERO_LOG_NAMED");
+    log_name[0] = '\0';
+    if (named == NULL || strcmp(named, "1") != 0)
+        snprintf(log_name, sizeof log_name, "zerod[%u] ", rank);
 }
 
 static int write_prefix(char *line, enum log_level level)
@@ -32,14 +37,14 @@ static int write_prefix(char *line, enum log_level level)
     struct tm parts;
 
     if (log_journal) /* journald stamps the time itself */
-        return snprintf(line, LINE_BYTES, "<%d>zerod[%u] ", (int)level, log_rank);
+        return snprintf(line, LINE_BYTES, "<%d>%s", (int)level, log_name);
     clock_gettime(CLOCK_REALTIME, &now);
     gmtime_r(&now.tv_sec, &parts);
     const char *word = level <= LOG_ERROR_LEVEL     ? "error "
                        : level == LOG_WARNING_LEVEL ? "warning "
                                                     : "";
-    return snprintf(line, LINE_BYTES, "%02d:%02d:%02d.%03ld zerod[%u] %s", parts.tm_hour,
-                    parts.tm_min, parts.tm_sec, now.tv_nsec / 1000000, log_rank, word);
+    return snprintf(line, LINE_BYTES, "%02d:%02d:%02d.%03ld %s%s", parts.tm_hour, parts.tm_min,
+                    parts.tm_sec, now.tv_nsec / 1000000, log_name, word);
 }
 
 void log_line(enum log_level level, const char *format, ...)

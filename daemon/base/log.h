@@ -19,7 +19,7 @@ enum log_level {
     LOG_DEBUG_LEVEL = 7
 };
 
-/* Lines say "zerod[rank]"; lines above `level` are dropped. */
+/* Lines say "zerod[rank]", unless ZERO_LOG_NAMED is 1; lines above `level` are dropped. */
 void log_init(uint32_t rank, enum log_level level);
 
 __attribute__((format(printf, 2, 3))) void log_line(enum log_level level, const char *format, ...);

@@ -84,7 +84,7 @@ def check_content():
         manifest = json.loads((folder / "ck" / "step-7" / "manifest.json").read_text())
         check("every_steps" in manifest["config"], f"{what}: no config in the manifest")
         log = saving.stderr()
-        wrote = {int(r): int(b) for r, b in re.findall(r"zerod\[(\d+)\].*: wrote (\d+) bytes", log)}
+        wrote = {int(r): int(b) for r, b in re.findall(r"\[zerod (\d+)\] .*: wrote (\d+) bytes", log)}
         planned = 4 * 3 + (2 if dtype != "fp32" else 0)
         check(len(wrote) == world and all(0 <= b - planned * shard_total(SPEC, world, dtype) < 65536
                                           for b in wrote.values()), f"{what}: {wrote}")

@@ -67,6 +67,18 @@ static void levels_count_first(int file)
     CHECK(lines(written(file)) == 1);
 }
 
+static void names_the_rank_once(int file)
+{
+    log_init(3, LOG_INFO_LEVEL);
+    LOG_INFO("alone");
+    CHECK_CONTAINS(written(file), " zerod[3] alone\n");
+    setenv("ZERO_LOG_NAMED", "1", 1); /* by zerorun, which puts the name before the line */
+    log_init(3, LOG_INFO_LEVEL);
+    LOG_WARNING("below zerorun");
+    CHECK(strstr(written(file), "zerod") == NULL);
+    CHECK_CONTAINS(text, " warning below zerorun\n");
+}
+
 int main(void)
 {
     char path[] = "/tmp/zero-log-XXXXXX";
@@ -74,10 +86,12 @@ int main(void)
 
     CHECK(file >= 0 && kept >= 0 && unlink(path) == 0);
     unsetenv("JOURNAL_STREAM");
+    unsetenv("ZERO_LOG_NAMED");
     log_init(3, LOG_INFO_LEVEL);
     dup2(file, STDERR_FILENO);
     limits_lines(file);
     levels_count_first(file);
+    names_the_rank_once(file);
     dup2(kept, STDERR_FILENO);
     return check_done();
 }
