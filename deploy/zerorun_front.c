@@ -33,9 +33,14 @@ void front_signals(sigset_t *out)
 {
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCHLD };
 
+    struct sigaction hangup;
+
     sigemptyset(out);
     for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++)
         sigaddset(out, signals[i]);
+    /* nohup's wish: what is blocked would be heard although it is ignored */
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler == SIG_IGN)
+        sigdelset(out, SIGHUP);
 }
 
 /* To the group's process, which must run to act on it. */

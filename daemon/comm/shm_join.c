@@ -140,7 +140,7 @@ static void accept_strangers(struct meeting *meeting)
         int fd = accept4(meeting->group->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
-        struct ucred peer;
+        struct ucred peer = { .uid = (uid_t)-1 };
         socklen_t bytes = sizeof peer;
         if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &bytes) != 0 ||
             (peer.uid != geteuid() && peer.uid != 0)) {

@@ -342,6 +342,20 @@ while True:
         self.assertEqual(shell.returncode, 128 + signal.SIGINT)
         self.assert_nothing_left()
 
+    def test_nohup(self):
+        process = self.start(
+            "-n", "1", "--", "sh", "-c", "grep SigIgn /proc/self/status; echo >%s; until [ -e %s ]; "
+            "do sleep 0.01; done" % (self.path("up.0"), self.path("on")),
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+        self.exists("up.0")
+        for pid in (process.pid, self.group_of(process)):
+            os.kill(pid, signal.SIGHUP)
+        open(self.path("on"), "w").close()
+        out, err = process.communicate(timeout=LIMIT)
+        self.assertEqual(process.returncode, 0, err)
+        self.assertTrue(int(out.split()[-1], 16) >> (signal.SIGHUP - 1) & 1, out)
+        self.assert_nothing_left()
+
     def test_user_signal_does_not_end_the_run(self):
         process = self.start_pair("obey", "--grace", "1000")
         process.send_signal(signal.SIGUSR1)
