@@ -72,9 +72,10 @@ struct daemon {
 /* ---- options -------------------------------------------------------------------------------- */
 
 enum { RECOVERY_TOKEN = 0 }; /* no client has it */
-/* Told to end, it may still save: so long, asking the holder for so much more every now and then.
- */
-enum { FINISH_MS = 600000, PATIENCE_MS = 1000 };
+/* Told to end, it may still save, and asks the holder every second for ten more: as long as its
+ * worker, which gives up when nothing moves, is there. */
+enum { PATIENCE_MS = 1000, WORKER_MS = 20000 };
+#define PATIENCE "EXTEND_TIMEOUT_USEC=10000000"
 
 enum {
     OPTION_RANK = 'r',
@@ -256,8 +257,11 @@ static void close_all(struct daemon *daemon)
 
 static void ask_for_patience(uv_timer_t *timer)
 {
-    (void)timer;
-    notify_say("EXTEND_TIMEOUT_USEC=10000000");
+    const struct daemon *daemon = timer->data;
+    uint64_t beat = stats_get(&engine_stats(daemon->engine)->beat);
+
+    if (clock_ns() - beat < WORKER_MS * UINT64_C(1000000))
+        notify_say(PATIENCE);
 }
 
 static void stop(void *context)
@@ -268,9 +272,9 @@ static void stop(void *context)
         return;
     daemon->stopping = true;
     LOG_INFO("ending");
-    notify_say("STOPPING=1");
+    notify_say("STOPPING=1\n" PATIENCE);
     uv_timer_start(&daemon->patience, ask_for_patience, PATIENCE_MS, PATIENCE_MS);
-    engine_finish(daemon->engine, FINISH_MS); /* ENGINE_FINISHED goes on */
+    engine_finish(daemon->engine, /* now= */ false); /* ENGINE_FINISHED goes on */
 }
 
 /* A signal may mean a restart, by which nothing is lost; this is somebody's wish. */
@@ -290,7 +294,7 @@ static void on_signal(uv_signal_t *signal, int number)
 
     LOG_INFO("signal %d", number);
     if (daemon->stopping)
-        engine_finish(daemon->engine, 0); /* somebody has no patience */
+        engine_finish(daemon->engine, /* now= */ true); /* somebody has no patience */
     stop(daemon);
 }
 
@@ -319,11 +323,13 @@ static void check_recovery(struct daemon *daemon, const struct engine_event *eve
         return;
     free(daemon->kept);
     daemon->kept = NULL;
-    if (!zero_failed(event->status) || daemon->stopping)
+    if (!zero_failed(event->status))
         return;
     bool hopeless = event->status.code == ZERO_CORRUPT || event->status.code == ZERO_VERSION;
     if (hopeless)
         name_checkpoint(daemon);
+    else if (daemon->stopping) /* ENGINE_FINISHED says whether anything is lost by it */
+        return;
     daemon->exit_code = hopeless ? EX_CONFIG : 1;
     stop(daemon);
 }
@@ -431,7 +437,7 @@ static void on_events(uv_async_t *async)
             replace(daemon);
         if (event.kind == ENGINE_SAVED)
             end_save(daemon, &event);
-        if (event.kind == ENGINE_FINISHED && zero_failed(event.status))
+        if (event.kind == ENGINE_FINISHED && zero_failed(event.status) && daemon->exit_code == 0)
             daemon->exit_code = EX_IOERR;
         if (event.kind == ENGINE_FINISHED)
             close_all(daemon);
@@ -572,6 +578,7 @@ static int run(struct daemon *daemon)
 
     uv_loop_init(&daemon->loop);
     uv_timer_init(&daemon->loop, &daemon->patience);
+    daemon->patience.data = daemon;
     uv_async_init(&daemon->loop, &daemon->events, on_events);
     daemon->events.data = daemon;
     upgrade_init(&daemon->upgrade, &daemon->loop, daemon->program);

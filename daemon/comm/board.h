@@ -21,7 +21,7 @@
 #include "proto/layout.h"
 
 enum {
-    BOARD_VERSION = 4,
+    BOARD_VERSION = 5,
     BOARD_SCALARS = 8,
     BOARD_SCALAR_NAME = 32,
     BOARD_PATH = 1280,
@@ -87,10 +87,14 @@ struct board_head {
     _Atomic uint64_t fill_copied; /* replicas are equal to their owners' */
     _Atomic uint64_t save_order;  /* rank 0: see save.h */
     _Atomic uint64_t save_said;
-    _Atomic uint64_t finishing; /* told to end, and may still save */
-    uint64_t save_step;         /* rank 0: published by save_order */
-    char save_path[BOARD_PATH]; /* rank 0: published by save_order */
-    char save_text[BOARD_TEXT]; /* published by save_said */
+    _Atomic uint64_t save_moved;   /* bytes allocated, copied and written: grows while it goes on */
+    _Atomic uint64_t save_written; /* of its part, */
+    _Atomic uint64_t save_total;   /* of how many */
+    _Atomic uint64_t finishing;    /* told to end, and may still save */
+    uint64_t save_step;            /* rank 0: published by save_order */
+    uint64_t path_step;            /* rank 0: of save_path */
+    char save_path[BOARD_PATH];    /* rank 0: published by save_order */
+    char save_text[BOARD_TEXT];    /* published by save_said */
     struct board_fill fill;
     struct board_vote vote;
     struct board_decision decision;

@@ -71,10 +71,9 @@ struct command {
     uint64_t token;
     struct engine_model model; /* REGISTER: layout and description are owned */
     uint32_t pid;
-    bool begin;            /* UPGRADE: now */
+    bool now;              /* UPGRADE, FINISH */
     struct device_buf buf; /* COPY: owned */
     char *dir;             /* SAVE: owned */
-    uint32_t limit_ms;     /* FINISH */
 };
 
 /* A checkpoint on its way: see save.h. */
@@ -85,8 +84,10 @@ struct save {
     uint64_t id;         /* of the last that this rank took part in */
     enum save_said said; /* of it */
     bool writing;
+    bool told_folder;       /* the holder knows where the last step is to be saved */
     uint32_t region, layer; /* everything before this place is copied */
     uint64_t copy_ns;
+    uint64_t copied; /* bytes, ever */
     char path[BOARD_PATH];
     /* rank 0 */
     enum {
@@ -100,10 +101,23 @@ struct save {
     } lead;
     uint64_t lead_id, count, token;
     uint64_t target;    /* the step to save; 0: any */
-    uint64_t last_step; /* that was saved by this process */
+    uint64_t last_step; /* that is saved in the config's folder, as far as this process knows */
     uint64_t begun_ns;
-    bool finished;
+    uint64_t last_ns; /* when the last step's was begun */
+    bool finished;    /* the last step's save was begun */
+    char why[256];    /* that one failed */
     char dir[ZERO_CONFIG_MAX_PATH];
+};
+
+/* The end of a daemon that was told to end: see finish.h. */
+struct finish {
+    bool told, hurried, over;
+    uint64_t told_ns, met_ns; /* when it was told, and when the group last met */
+    uint64_t moved_ns;        /* when the save was last seen to go on */
+    uint64_t moved;           /* what was seen then */
+    uint64_t said_ns;         /* when a line last said what is waited for */
+    bool peer_left;           /* a peer ended in good order: it will not come back */
+    bool unsaved;             /* given up, and logged */
 };
 
 enum { ENGINE_MAIL = 64 };
@@ -119,6 +133,7 @@ struct mail {
     atomic_bool commands_wait; /* so that the worker need not take the lock to look */
     bool registering;          /* a registration is on its way, which may be cancelled, */
     bool given_up;             /* and was */
+    bool finishing;            /* told to end: a group is met only for a save */
     bool ending;               /* no group is met any more */
 };
 
@@ -194,8 +209,7 @@ struct engine {
     } copy;
 
     struct save save;
-    uint64_t finish_ns; /* told to end: until then the last step may be saved; 0: not told */
-    uint64_t told_ns;   /* when */
+    struct finish finish;
 
     struct engine_entry entry; /* written at attach only, as is what it points to */
     unsigned char entry_blob[ZERO_RING_MAX_BLOB];

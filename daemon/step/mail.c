@@ -127,7 +127,7 @@ void mail_registered(struct engine *e)
     pthread_mutex_unlock(&e->mail.lock);
 }
 
-static void end_meetings(struct engine *e)
+void mail_end_meetings(struct engine *e)
 {
     pthread_mutex_lock(&e->mail.lock);
     e->mail.ending = true;
@@ -139,16 +139,28 @@ void mail_end(struct engine *e)
 {
     struct command stop = { .kind = COMMAND_STOP };
 
-    end_meetings(e);
+    mail_end_meetings(e);
     mail_send(e, &stop);
 }
 
-void engine_finish(struct engine *e, uint32_t limit_ms)
+void engine_finish(struct engine *e, bool now)
 {
-    struct command command = { .kind = COMMAND_FINISH, .limit_ms = limit_ms };
+    struct command command = { .kind = COMMAND_FINISH, .now = now };
 
-    end_meetings(e);
+    pthread_mutex_lock(&e->mail.lock);
+    e->mail.finishing = true;
+    pthread_mutex_unlock(&e->mail.lock);
+    if (now)
+        mail_end_meetings(e);
     mail_send(e, &command);
+}
+
+bool mail_finishing(struct engine *e)
+{
+    pthread_mutex_lock(&e->mail.lock);
+    bool finishing = e->mail.finishing;
+    pthread_mutex_unlock(&e->mail.lock);
+    return finishing;
 }
 
 bool mail_ending(struct engine *e)
@@ -162,7 +174,7 @@ bool mail_ending(struct engine *e)
 bool mail_given_up(struct engine *e)
 {
     pthread_mutex_lock(&e->mail.lock);
-    bool given_up = e->mail.given_up || e->mail.ending;
+    bool given_up = e->mail.given_up || e->mail.finishing || e->mail.ending;
     pthread_mutex_unlock(&e->mail.lock);
     return given_up;
 }
@@ -206,6 +218,6 @@ void engine_save(struct engine *e, const char *dir, uint64_t token)
 
 void engine_upgrade(struct engine *e, bool now)
 {
-    struct command command = { .kind = COMMAND_UPGRADE, .begin = now };
+    struct command command = { .kind = COMMAND_UPGRADE, .now = now };
     mail_send(e, &command);
 }

@@ -23,6 +23,10 @@ void mail_registered(struct engine *e);
 bool mail_given_up(struct engine *e);
 /* Sends STOP, and ends a meeting that the worker is in. */
 void mail_end(struct engine *e);
+/* Ends a meeting that the worker is in, and every later one. */
+void mail_end_meetings(struct engine *e);
 bool mail_ending(struct engine *e);
+/* Is the daemon told to end? Known in a meeting, in which no command is taken. */
+bool mail_finishing(struct engine *e);
 
 #endif

@@ -11,6 +11,7 @@
 #include "daemon/base/log.h"
 #include "daemon/step/calls.h"
 #include "daemon/step/fill.h"
+#include "daemon/step/finish.h"
 #include "daemon/step/fold.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
@@ -101,6 +102,8 @@ static void on_wait(void *context, uint32_t missing)
     uint64_t now = clock_ns();
 
     e->missing = missing;
+    stats_set(&e->stats.beat, now);
+    finish_meeting(e, missing);
     atomic_store_explicit(&e->board->beat, now, memory_order_relaxed);
     if (e->attached)
         calls_expire(e, now);
@@ -210,9 +213,12 @@ static zero_status enter(struct engine *e, uint32_t deadline_ms)
     TRY(s, check_steps(e));
     agree(e);
     begin(e);
+    finish_met(e);
     LOG_INFO("joined epoch %" PRIu64 " as rank %u of %u at step %" PRIu64, e->epoch,
              e->options.rank, e->options.world, e->step);
 out:
+    if (zero_failed(s))
+        finish_not_met(e);
     return s;
 }
 

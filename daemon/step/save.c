@@ -8,6 +8,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/base/notify.h"
 #include "daemon/step/saver.h"
 
 enum { SLICE_BYTES = 32 << 20, FINISH_TOGETHER_MS = 2000 };
@@ -27,6 +28,7 @@ static enum order order_of(const struct engine *e)
 static void say(struct engine *e, enum save_said what)
 {
     e->save.said = what;
+    save_count(e);
     atomic_store(&e->board->save_said, SAVE_WORD(e->save.id, what));
     if (e->options.rank != 0)
         e->comm->ops->wake(e->comm, 0);
@@ -66,13 +68,16 @@ static bool copy_slice(struct engine *e)
     uint64_t begun = clock_ns();
 
     for (size_t copied = 0; e->save.region < count && copied < SLICE_BYTES;) {
-        copied += copy_layer(e, &regions[e->save.region], e->save.layer);
+        size_t bytes = copy_layer(e, &regions[e->save.region], e->save.layer);
+        copied += bytes;
+        e->save.copied += bytes;
         if (++e->save.layer < e->shard->layout->layer_count)
             continue;
         e->save.layer = 0;
         e->save.region++;
     }
     e->save.copy_ns += clock_ns() - begun;
+    save_count(e);
     return e->save.region == count;
 }
 
@@ -189,15 +194,39 @@ static bool all_said(const struct engine *e, enum save_said what, uint32_t *out_
     return all;
 }
 
+/* The holder need not wait for anything now. */
+static void say_saved(const struct engine *e, const char *path)
+{
+    double seconds = (double)(clock_ns() - e->save.last_ns) * 1e-9;
+    uint64_t bytes = 0;
+    char text[64];
+
+    for (uint32_t r = 0; r < e->options.world; r++)
+        bytes += board_load(&engine_board(e, r)->save_total);
+    if (saver_found(e->save.saver))
+        LOG_INFO("saved step %" PRIu64 ": %s was whole already", e->step, path);
+    else
+        LOG_INFO("saved step %" PRIu64 ": %s (%.3f GB, %.1f s)", e->step, path,
+                 (double)bytes * 1e-9, seconds);
+    snprintf(text, sizeof text, "X_ZERO_SAVED=%" PRIu64, e->step);
+    notify_say(text);
+}
+
+/* Whoever failed has logged why. */
 static void end_save(struct engine *e, zero_status s, const char *text)
 {
+    if (e->save.token == SAVE_FINAL && !zero_failed(s))
+        say_saved(e, text);
     e->save.lead = LEAD_NONE;
     give_order(e, ORDER_NONE);
     stats_set(&e->stats.save_failed, zero_failed(s));
+    if (e->save.token == SAVE_FINAL)
+        return;
     if (e->save.token != SAVE_PERIODIC)
         engine_post_text(e, ENGINE_SAVED, e->save.token, s, text);
     else if (zero_failed(s))
-        LOG_WARNING("no periodic checkpoint: the next one is tried when it is due");
+        LOG_WARNING("no periodic checkpoint%s",
+                    e->finish.told ? "" : ": the next one is tried when it is due");
 }
 
 static bool fail_save(struct engine *e, uint32_t rank)
@@ -206,7 +235,8 @@ static bool fail_save(struct engine *e, uint32_t rank)
 
     memcpy(text, engine_board(e, rank)->save_text, sizeof text);
     text[sizeof text - 1] = '\0';
-    zero_status s = FAIL(IO, "save checkpoint", "rank %u: %s", rank, text);
+    zero_status s = REFUSE(IO, "save checkpoint", "rank %u: %s", rank, text);
+    snprintf(e->save.why, sizeof e->save.why, "rank %u could not save its part", rank);
     end_save(e, s, fail_detail());
     return true;
 }
@@ -233,6 +263,34 @@ static bool lead_copy(struct engine *e)
     return true;
 }
 
+static void end_saved(struct engine *e)
+{
+    if (strcmp(e->save.dir, e->shard->config.checkpoint_dir) == 0)
+        e->save.last_step = e->board->save_step;
+    stats_set(&e->stats.saved_step, e->board->save_step);
+    stats_set(&e->stats.saved_ns, clock_ns());
+    end_save(e, zero_success(), saver_text(e->save.saver));
+}
+
+/* Saves of the step that is to be saved: the one that this board, which outlives its daemon, says
+ * was on its way when somebody died, and the one that the model began with. */
+static void name_known(const struct engine *e, struct saver_job *job)
+{
+    const char *id = strrchr(e->board->save_path, '-');
+    uint64_t step = 0;
+    int end = 0;
+
+    memset(job->known, 0, sizeof job->known);
+    if (e->save.token != SAVE_FINAL)
+        return;
+    if (id != NULL && strlen(id + 1) == STORE_ID_CHARS && e->board->path_step == e->step)
+        memcpy(job->known[0], id + 1, STORE_ID_CHARS);
+    if (sscanf(e->journal.head->origin, "step %" SCNu64 " of save %16[0-9a-f]%n", &step,
+               job->known[1], &end) != 2 ||
+        step != e->step || e->journal.head->origin[end] != '\0')
+        job->known[1][0] = '\0';
+}
+
 static bool lead_write(struct engine *e)
 {
     struct saver_job *job = saver_job(e->save.saver);
@@ -241,6 +299,7 @@ static bool lead_write(struct engine *e)
         return false;
     if (e->save.lead == LEAD_COPY) { /* everybody has: training goes on */
         job->dir = e->save.dir;
+        name_known(e, job);
         e->save.lead = LEAD_BEGIN;
         saver_order(e->save.saver, SAVER_BEGIN);
         return true;
@@ -249,7 +308,12 @@ static bool lead_write(struct engine *e)
         say_failed(e, saver_text(e->save.saver));
         return true;
     }
+    if (saver_found(e->save.saver)) {
+        end_saved(e);
+        return true;
+    }
     snprintf(e->board->save_path, sizeof e->board->save_path, "%s", saver_text(e->save.saver));
+    e->board->path_step = e->board->save_step;
     e->save.lead = LEAD_WRITE;
     give_order(e, ORDER_WRITE);
     return true;
@@ -261,7 +325,7 @@ static bool lead_commit(struct engine *e)
 
     if (e->save.lead == LEAD_WRITE) {
         saver_job(e->save.saver)->keep =
-            e->save.token == SAVE_PERIODIC ? e->shard->config.checkpoint_keep : 0;
+            e->save.token >= SAVE_FINAL ? e->shard->config.checkpoint_keep : 0;
         e->save.lead = LEAD_COMMIT;
         saver_order(e->save.saver, SAVER_COMMIT);
         return true;
@@ -269,16 +333,15 @@ static bool lead_commit(struct engine *e)
     if (state == SAVER_BUSY)
         return false;
     if (state == SAVER_FAILED) {
-        end_save(e, FAIL(IO, "save checkpoint", "%s", saver_text(e->save.saver)),
+        snprintf(e->save.why, sizeof e->save.why, "rank 0 could not complete it");
+        end_save(e, REFUSE(IO, "save checkpoint", "%s", saver_text(e->save.saver)),
                  saver_text(e->save.saver));
         return true;
     }
-    e->save.last_step = e->board->save_step;
-    stats_set(&e->stats.saved_step, e->board->save_step);
-    stats_set(&e->stats.saved_ns, clock_ns());
-    LOG_INFO("checkpoint %s: training waited %.3f s for rank 0's copy", saver_text(e->save.saver),
-             (double)e->save.copy_ns * 1e-9);
-    end_save(e, zero_success(), saver_text(e->save.saver));
+    if (e->save.token != SAVE_FINAL)
+        LOG_INFO("checkpoint %s: training waited %.3f s for rank 0's copy",
+                 saver_text(e->save.saver), (double)e->save.copy_ns * 1e-9);
+    end_saved(e);
     return true;
 }
 
@@ -345,7 +408,9 @@ static void begin(struct engine *e, const char *dir, uint64_t target, uint64_t t
     zero_status s = check_begin(e, dir);
 
     if (zero_failed(s)) {
-        if (token != SAVE_PERIODIC)
+        if (token == SAVE_FINAL)
+            snprintf(e->save.why, sizeof e->save.why, "%s", fail_detail());
+        else if (token != SAVE_PERIODIC)
             engine_post(e, ENGINE_SAVED, token, s);
         else
             LOG_WARNING("no periodic checkpoint at step %" PRIu64 ": %s", e->step, fail_detail());
@@ -365,6 +430,18 @@ void save_begin(struct engine *e, const char *dir, uint64_t token)
     begin(e, dir, /* target= */ 0, token);
 }
 
+/* From now on there is something to save: the holder may have to say that it is lost. */
+static void tell_folder(struct engine *e)
+{
+    char text[ZERO_CONFIG_MAX_PATH + 32];
+
+    snprintf(text, sizeof text, "X_ZERO_SAVE=%s", e->shard->config.checkpoint_dir);
+    for (char *at = text; (at = strchr(at, '\n')) != NULL;)
+        *at = '?'; /* what follows would be another word of ours */
+    notify_say(text);
+    e->save.told_folder = true;
+}
+
 /* Its memory is there before the step that is to be saved is made: that one waits for the copy
  * alone. */
 void save_committed(struct engine *e)
@@ -372,7 +449,11 @@ void save_committed(struct engine *e)
     const struct zero_config *config = &e->shard->config;
     uint64_t now = clock_ns(), every = config->checkpoint_steps;
 
-    if (e->options.rank != 0 || config->checkpoint_dir[0] == '\0')
+    if (config->checkpoint_dir[0] == '\0')
+        return;
+    if (!e->save.told_folder)
+        tell_folder(e);
+    if (e->options.rank != 0)
         return;
     if (e->save.begun_ns == 0)
         e->save.begun_ns = now; /* minutes count from the first step on */
@@ -397,14 +478,22 @@ bool save_holds(const struct engine *e)
     return e->save.lead == LEAD_COPY || (prepares && e->save.target == e->step);
 }
 
+static void drop_asked(struct engine *e, zero_status s)
+{
+    if (e->save.token != SAVE_PERIODIC)
+        engine_post(e, ENGINE_SAVED, e->save.token, s);
+}
+
 void save_drop(struct engine *e, const char *why)
 {
     if (e->save.lead != LEAD_NONE) {
         e->save.lead = LEAD_NONE;
-        zero_status s = FAIL(PEER_LOST, "save checkpoint", "%s", why);
-        if (e->save.token != SAVE_PERIODIC)
-            engine_post(e, ENGINE_SAVED, e->save.token, s);
+        if (e->save.token == SAVE_FINAL)
+            LOG_WARNING("the last step's save begins again when the group is whole: %s", why);
+        else
+            drop_asked(e, FAIL(PEER_LOST, "save checkpoint", "%s", why));
     }
+    e->save.finished = false;
     e->save.said = SAID_NONE;
     e->save.writing = false;
     atomic_store(&e->board->save_order, 0);
@@ -413,42 +502,61 @@ void save_drop(struct engine *e, const char *why)
         saver_order(e->save.saver, SAVER_DROP);
 }
 
-/* Signals reach the ranks one after the other: the others wait for rank 0 to hear of it too. */
-static bool wait_for_rank_0(const struct engine *e, uint64_t now)
+/* A save that was due, of the step that is the last now. */
+static bool is_last(const struct engine *e)
 {
-    const struct board_head *first = engine_board(e, 0);
-
-    if (board_load(&first->finishing) != 0)
-        return board_load(&first->leaving) == 0;
-    return now - e->told_ns < FINISH_TOGETHER_MS * UINT64_C(1000000);
+    return e->save.token == SAVE_PERIODIC && e->save.target <= e->step &&
+           (e->save.lead < LEAD_COPY || e->board->save_step == e->step);
 }
 
-bool save_finishing(struct engine *e, uint64_t now)
+static void say_last(struct engine *e)
 {
-    if (e->shard == NULL || e->comm == NULL || e->lost || !e->filled ||
-        e->shard->config.checkpoint_dir[0] == '\0')
-        return false;
-    atomic_store(&e->board->finishing, 1);
-    if (e->options.rank != 0)
-        return wait_for_rank_0(e, now);
-    if (e->save.lead != LEAD_NONE && e->save.target <= e->step)
+    char text[64];
+
+    LOG_INFO("saving step %" PRIu64 " to %s", e->step, e->shard->config.checkpoint_dir);
+    snprintf(text, sizeof text, "X_ZERO_SAVING=%" PRIu64, e->step);
+    notify_say(text);
+    e->save.finished = true;
+    e->save.why[0] = '\0';
+    e->save.last_ns = clock_ns();
+}
+
+bool save_last(struct engine *e)
+{
+    bool leads = e->save.lead != LEAD_NONE;
+
+    if (e->phase == PHASE_APPLIED) /* the last step is not whole yet */
+        return true;
+    if (leads && is_last(e)) {
+        e->save.token = SAVE_FINAL;
+        say_last(e);
+    }
+    if (leads && e->save.target <= e->step)
         return true;
     if (e->save.finished || e->save.last_step == e->step)
         return false;
-    if (e->save.lead != LEAD_NONE)
+    if (leads)
         end_save(e, zero_success(), ""); /* of a step that may never come */
-    e->save.finished = true;             /* one try */
-    begin(e, e->shard->config.checkpoint_dir, /* target= */ 0, SAVE_PERIODIC);
+    say_last(e);
+    begin(e, e->shard->config.checkpoint_dir, /* target= */ 0, SAVE_FINAL);
     return e->save.lead != LEAD_NONE;
 }
 
-zero_status save_end(const struct engine *e)
+uint32_t save_behind(const struct engine *e)
 {
-    if (e->options.rank != 0 || e->shard == NULL || !e->filled ||
-        e->shard->config.checkpoint_dir[0] == '\0' || e->save.last_step == e->step)
-        return zero_success();
-    return FAIL(IO, "save checkpoint", "the last step, %" PRIu64 ", is not saved in %s", e->step,
-                e->shard->config.checkpoint_dir);
+    static const enum save_said wanted[] = {
+        [ORDER_PREPARE] = SAID_READY, [ORDER_COPY] = SAID_COPIED, [ORDER_WRITE] = SAID_WRITTEN
+    };
+    uint64_t order = board_load(&engine_board(e, 0)->save_order);
+
+    if (SAVE_WHAT(order) == ORDER_NONE || SAVE_WHAT(order) > ORDER_WRITE)
+        return 0;
+    for (uint32_t r = 0; r < e->options.world; r++) {
+        uint64_t said = board_load(&engine_board(e, r)->save_said);
+        if (SAVE_ID(said) != SAVE_ID(order) || SAVE_WHAT(said) < (uint64_t)wanted[SAVE_WHAT(order)])
+            return r;
+    }
+    return 0;
 }
 
 void save_count(struct engine *e)
@@ -459,6 +567,12 @@ void save_count(struct engine *e)
         saver_progress(e->save.saver, &done, &total);
     stats_set(&e->stats.save_bytes, done);
     stats_set(&e->stats.save_total, total);
+    if (e->board == NULL)
+        return;
+    uint64_t moved = e->save.saver != NULL ? saver_moved(e->save.saver) : 0;
+    atomic_store_explicit(&e->board->save_moved, moved + e->save.copied, memory_order_relaxed);
+    atomic_store_explicit(&e->board->save_written, done, memory_order_relaxed);
+    atomic_store_explicit(&e->board->save_total, total, memory_order_relaxed);
 }
 
 void save_destroy(struct engine *e)

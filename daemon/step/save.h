@@ -18,14 +18,16 @@
  *
  * Thread  the worker.
  * Fails   ENGINE_SAVED says how a save ended, with the path or the reason.
- * Uses    engine, saver.   Used by worker, model, phases, decide.
+ * Uses    engine, saver.   Used by worker, model, phases, decide, finish.
  */
 #ifndef DAEMON_STEP_SAVE_H
 #define DAEMON_STEP_SAVE_H
 
 #include "daemon/step/engine.h"
 
-#define SAVE_PERIODIC UINT64_MAX /* the token of a save that nobody asked for */
+/* The tokens of saves that nobody asked for: one that was due, and the one before the end. */
+#define SAVE_PERIODIC UINT64_MAX
+#define SAVE_FINAL (UINT64_MAX - 1)
 
 /* Rank 0: begins a save into `dir`, answered with ENGINE_SAVED of this token. */
 void save_begin(struct engine *e, const char *dir, uint64_t token);
@@ -37,13 +39,12 @@ bool save_pass(struct engine *e);
 bool save_holds(const struct engine *e);
 /* The group is left: what was begun is dropped. */
 void save_drop(struct engine *e, const char *why);
-/* The daemon is told to end: true while the last step is still to be saved. */
-bool save_finishing(struct engine *e, uint64_t now);
+/* Rank 0, which is told to end: true while the last step is still to be saved; begins that once. */
+bool save_last(struct engine *e);
+/* The rank that the save on its way waits for; rank 0 if there is none. */
+uint32_t save_behind(const struct engine *e);
 
-/* Rank 0, which ends: fails when the last step should have been saved and is not. */
-zero_status save_end(const struct engine *e);
-
-/* Tells status how much is written. */
+/* Tells status and the other ranks how much is written. */
 void save_count(struct engine *e);
 void save_destroy(struct engine *e);
 

@@ -15,6 +15,7 @@
 #include "daemon/base/log.h"
 #include "daemon/shard/description.h"
 #include "daemon/store/catalogue.h"
+#include "daemon/store/store.h"
 
 struct saver {
     const struct shard *shard; /* borrowed, as is the description's fd */
@@ -36,7 +37,11 @@ struct saver {
     struct store_progress progress;
     struct store_save folder; /* rank 0's, while open */
     bool open;
+    bool found;               /* published by state */
+    _Atomic uint64_t touched; /* bytes of memory, ever */
 };
+
+enum { TOUCH_BYTES = 1 << 20 }; /* memory that is made resident between two words of it */
 
 /* ---- memory --------------------------------------------------------------------------------- */
 
@@ -83,8 +88,11 @@ static zero_status prepare(struct saver *saver)
                     strerror(errno));
     saver->memory = base;
     madvise(base, saver->bytes, MADV_HUGEPAGE); /* where the host allows it */
-    for (size_t at = 0; at < saver->bytes; at += 4096)
+    for (size_t at = 0; at < saver->bytes; at += 4096) {
         ((volatile unsigned char *)base)[at] = 0;
+        if (at % TOUCH_BYTES == 0)
+            atomic_fetch_add(&saver->touched, TOUCH_BYTES);
+    }
     size_t at = 0;
     for (uint32_t i = 0; i < saver->region_count; i++) {
         saver->regions[i].base = saver->memory + at;
@@ -114,9 +122,34 @@ static zero_status say(zero_status s, const struct zero_detail *detail)
                : s;
 }
 
+/* A daemon may have died, or lost a peer, after the last rename: what is there is of this state. */
+static bool find_known(struct saver *saver)
+{
+    uint64_t step = saver->job.record.step;
+    struct zero_detail detail = { "" };
+    struct store *store = NULL;
+    char path[PATH_MAX];
+    bool found = false;
+
+    if (snprintf(path, sizeof path, "%s/step-%" PRIu64, saver->job.dir, step) >= PATH_MAX ||
+        zero_failed(store_open(path, &store, &detail)))
+        return false;
+    const struct store_facts *facts = store_facts(store);
+    for (int i = 0; i < SAVER_KNOWN; i++)
+        found = found || (facts->info.step == step && strcmp(facts->id, saver->job.known[i]) == 0);
+    store_close(store);
+    if (found)
+        snprintf(saver->text, sizeof saver->text, "%s", path);
+    return found;
+}
+
 static zero_status begin(struct saver *saver)
 {
     struct zero_detail detail = { "" };
+
+    saver->found = find_known(saver);
+    if (saver->found)
+        return zero_success();
     zero_status s = store_begin(saver->job.dir, saver->job.record.step, &saver->folder, &detail);
 
     if (zero_failed(s))
@@ -343,6 +376,17 @@ enum saver_state saver_state(const struct saver *saver)
 const char *saver_text(const struct saver *saver)
 {
     return saver->text;
+}
+
+bool saver_found(const struct saver *saver)
+{
+    return saver->found;
+}
+
+uint64_t saver_moved(const struct saver *saver)
+{
+    return atomic_load((_Atomic uint64_t *)(uintptr_t)&saver->touched) +
+           atomic_load((_Atomic uint64_t *)(uintptr_t)&saver->progress.bytes);
 }
 
 void saver_progress(const struct saver *saver, uint64_t *out_done, uint64_t *out_total)

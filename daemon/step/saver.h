@@ -32,6 +32,8 @@ struct saver_region {
     size_t bytes;
 };
 
+enum { SAVER_KNOWN = 2 };
+
 /* Set by the worker before the order that needs it. */
 struct saver_job {
     const char *dir;              /* BEGIN: of the checkpoints */
@@ -39,6 +41,8 @@ struct saver_job {
     struct journal_record record; /* of the step that was copied */
     unsigned char blob[ZERO_RING_MAX_BLOB];
     uint32_t keep; /* COMMIT: newest that stay; 0: all */
+    /* BEGIN: saves of this very state, "": none; one of them that is there will do. */
+    char known[SAVER_KNOWN][STORE_ID_CHARS + 1];
 };
 
 zero_status saver_create(const struct shard *shard, int description, void (*notify)(void *context),
@@ -50,6 +54,10 @@ void saver_order(struct saver *saver, enum saver_order order);
 enum saver_state saver_state(const struct saver *saver);
 /* Of DONE: the path (BEGIN, COMMIT); of FAILED: why. */
 const char *saver_text(const struct saver *saver);
+/* Of BEGIN: a known one is there, complete, and is the text. */
+bool saver_found(const struct saver *saver);
+/* Bytes of memory and files that it has filled so far: grows as long as it goes on. */
+uint64_t saver_moved(const struct saver *saver);
 /* Bytes written, of how many. */
 void saver_progress(const struct saver *saver, uint64_t *out_done, uint64_t *out_total);
 

@@ -31,6 +31,7 @@ struct stats {
     _Atomic uint64_t gathered_bytes, reduced_bytes;           /* since start */
     _Atomic uint64_t last_gathered_bytes, last_reduced_bytes; /* of the last step */
     _Atomic uint64_t last_step_ns;                       /* CLOCK_MONOTONIC of its end; 0: none */
+    _Atomic uint64_t beat;                               /* CLOCK_MONOTONIC: the worker is there */
     _Atomic uint64_t waiting, waiting_rank, waiting_pid; /* enum wait_for, and whom for */
     _Atomic uint64_t step_time, forward_backward_time, parameter_update_time; /* doubles, seconds */
     _Atomic uint64_t loss_scale, grad_norm, lr;                               /* doubles */

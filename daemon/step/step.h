@@ -85,9 +85,9 @@ void engine_detach(struct engine *engine, uint64_t token);
  * is not there. Rank 0 only. The last committed step is saved, whether or not there are trainers.
  */
 void engine_save(struct engine *engine, const char *dir, uint64_t token);
-/* The daemon is told to end: no group is met any more, and the last step is saved first where the
- * config says so, for at most `limit_ms`. Again with 0: now. */
-void engine_finish(struct engine *engine, uint32_t limit_ms);
+/* The daemon is told to end: the last step is saved first where the config says so, as long as that
+ * goes on, and no group is met for anything else. Again with `now`: nothing is waited for. */
+void engine_finish(struct engine *engine, bool now);
 /* Asks for this process to be replaced by another that goes on: after the next step, whose trainers
  * get their answer from the successor (ask rank 0, for all), or now, which drops the step in
  * progress. */

@@ -17,6 +17,7 @@
 #include "daemon/step/calls.h"
 #include "daemon/step/engine.h"
 #include "daemon/step/fill.h"
+#include "daemon/step/finish.h"
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
 #include "daemon/step/keep.h"
@@ -150,12 +151,11 @@ static void do_command(struct engine *e, const struct command *command)
         free(command->dir);
         break;
     case COMMAND_FINISH:
-        e->told_ns = e->told_ns != 0 ? e->told_ns : clock_ns();
-        e->finish_ns = e->told_ns + (uint64_t)command->limit_ms * 1000000;
+        finish_tell(e, command->now);
         break;
     case COMMAND_UPGRADE:
         e->upgrade_wanted = true;
-        if (command->begin) {
+        if (command->now) {
             e->frozen = true;
             engine_post(e, ENGINE_FROZEN, 0, zero_success());
         }
@@ -191,6 +191,7 @@ static void lose_group(struct engine *e, zero_status s)
 /* A rank is gone: so is this epoch. */
 static void meet_again(struct engine *e)
 {
+    finish_part(e);
     if (!mail_ending(e))
         LOG_INFO("epoch %" PRIu64 " is over: the group meets again", e->epoch);
     zero_status s = model_meet(e);
@@ -203,6 +204,7 @@ static void tick(struct engine *e, uint64_t now)
     if (now < e->next_tick_ns)
         return;
     e->next_tick_ns = now + TICK_NS;
+    stats_set(&e->stats.beat, now);
     if (e->lost)
         return;
     atomic_store_explicit(&e->board->beat, now, memory_order_relaxed);
@@ -227,17 +229,6 @@ static bool between_told_and_whole(const struct engine *e)
     return e->phase == PHASE_APPLIED && e->step == e->record.decision.step;
 }
 
-/* Nothing is left to save, or there is no time left. */
-static void try_to_finish(struct engine *e)
-{
-    uint64_t now = clock_ns();
-
-    if (e->finish_ns == 0 || (now < e->finish_ns && save_finishing(e, now)))
-        return;
-    e->finish_ns = 0;
-    engine_post(e, ENGINE_FINISHED, 0, save_end(e));
-}
-
 /* Everything that can be done now; true if anything was. */
 static bool work(struct engine *e)
 {
@@ -246,7 +237,7 @@ static bool work(struct engine *e)
 
     if (any)
         do_command(e, &command);
-    try_to_finish(e);
+    finish_pass(e);
     if (e->frozen)
         return any;
     if (e->lost && e->shard != NULL)
