@@ -82,6 +82,8 @@ void daemons_hear(struct daemons *daemons, uint32_t rank)
     switch (holder_hear(&daemons->holders[rank], daemon->pid, daemons->output)) {
     case HOLDER_READY:
         daemon->ready = true;
+        if (daemons->ending || daemons->holders[rank].stopping)
+            child_signal(daemon, SIGTERM);
         break;
     case HOLDER_RELOADING: /* becomes another program: that has a start's time */
         daemon->ready = false;
@@ -90,6 +92,50 @@ void daemons_hear(struct daemons *daemons, uint32_t rank)
     case HOLDER_NOTHING:
         break;
     }
+}
+
+void daemons_end(struct daemons *daemons)
+{
+    daemons->ending = true;
+    for (uint32_t r = 0; r < world_of(daemons); r++) {
+        struct child *daemon = &daemons->children[r];
+        if (!daemon->ready && daemons->holders[r].count > 0)
+            continue; /* it would die of it, before it could save what was kept for it */
+        child_signal(daemon, SIGTERM);
+        child_signal(daemon, SIGCONT); /* a stopped process must run to act on it */
+    }
+}
+
+void daemons_dismiss(struct daemons *daemons)
+{
+    const struct child *all = daemons->children;
+
+    daemons->dismissed = true;
+    for (uint32_t r = 0; r < world_of(daemons); r++)
+        daemons->children[r].restart_ms = 0;
+    children_signal(all, world_of(daemons), SIGTERM);
+    children_signal(all, world_of(daemons), SIGINT); /* two of one kind may arrive as one */
+}
+
+enum save daemons_save(const struct daemons *daemons)
+{
+    if (daemons_save_dir(daemons)[0] == '\0')
+        return SAVE_NONE;
+    /* Rank 0 ends with 0 if there was nothing left to save. */
+    return daemons->holders[0].saved || daemons->children[0].succeeded ? SAVE_DONE : SAVE_WANTED;
+}
+
+const char *daemons_save_dir(const struct daemons *daemons)
+{
+    for (uint32_t r = 0; r < daemons->made; r++)
+        if (daemons->holders[r].save_dir != NULL)
+            return daemons->holders[r].save_dir;
+    return "";
+}
+
+const char *daemons_save_step(const struct daemons *daemons)
+{
+    return daemons->made > 0 ? daemons->holders[0].step : "";
 }
 
 int64_t daemons_patience_ms(const struct daemons *daemons)

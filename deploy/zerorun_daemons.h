@@ -11,6 +11,9 @@
 
 #include "deploy/zerorun_start.h"
 
+/* Of the last step, which daemons save before they end where the config says so. */
+enum save { SAVE_NONE, SAVE_WANTED, SAVE_DONE };
+
 struct daemons {
     const struct plan *plan;
     struct output *output;
@@ -18,6 +21,8 @@ struct daemons {
     struct holder *holders;
     uint32_t made;     /* how many of each are initialised */
     uint32_t restarts; /* of all of them */
+    bool ending;       /* they were told to end; successors are, as soon as they are ready */
+    bool dismissed;    /* and told again: there is nothing to wait for */
 };
 
 bool daemons_open(struct daemons *daemons, const struct plan *plan, struct output *output);
@@ -40,6 +45,15 @@ bool daemons_start_due(struct daemons *daemons);
 int64_t daemons_patience_ms(const struct daemons *daemons);
 /* When the next of them is to start again, or is late; 0: none. */
 int64_t daemons_next_ms(const struct daemons *daemons);
+/* Tells them to end, and those that are started from now on. */
+void daemons_end(struct daemons *daemons);
+/* The save is done, or cannot be: nothing is started again, and they are told to wait for nothing.
+ */
+void daemons_dismiss(struct daemons *daemons);
+enum save daemons_save(const struct daemons *daemons);
+/* The folder and the step of the save, for people; "" for what is not known. */
+const char *daemons_save_dir(const struct daemons *daemons);
+const char *daemons_save_step(const struct daemons *daemons);
 /* Closes what is kept for them: there will be no successors. */
 void daemons_forget(struct daemons *daemons);
 

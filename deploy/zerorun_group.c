@@ -24,6 +24,7 @@
 enum {
     /* How long after a trainer's failure a daemon's death may still show itself as its cause. */
     SETTLE_MS = 300,
+    SAVE_MS = 10000,   /* before a daemon that is to save has to ask for more, whatever the grace */
     KILLED_MS = 10000, /* for the end of a process that was sent SIGKILL */
     READER_MS = 3000   /* for a slow reader when somebody wants us gone: below front's patience */
 };
@@ -46,6 +47,9 @@ struct group {
     bool hurried;        /* asked twice to end */
     int code;
     int stop_signal; /* that a user sent, 0 if none did */
+    bool warned;     /* what a second one would do */
+    bool died;       /* a daemon has, while the group ends, */
+    bool hopeless;   /* without whom the last step cannot be saved */
 };
 
 static void enter(struct group *group, enum phase phase, int64_t limit_ms)
@@ -123,7 +127,15 @@ static void daemon_died(struct group *group, struct child *daemon, int status, c
                    "zerod %u %s: what was kept for it is refused, and would be again: ending the "
                    "group",
                    daemon->rank, how);
-    } else if (group->phase == SETTLING && group->daemons.restarts < largest) {
+    } else if (WIFEXITED(status) && WEXITSTATUS(status) == EX_IOERR &&
+               group->daemons.holders[daemon->rank].stopping) {
+        output_say(&group->output,
+                   "zerod %u was told to end, and could not save the last step: ending the group",
+                   daemon->rank);
+        stop(group, EXIT_NOT_SAVED, SIGTERM);
+        return;
+    } else if (group->phase == SETTLING && group->daemons.restarts < largest &&
+               daemons_save(&group->daemons) != SAVE_WANTED) {
         /* Trainers outlive such a death: the failure was their own. */
         output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
         return;
@@ -136,7 +148,36 @@ static void daemon_died(struct group *group, struct child *daemon, int status, c
                    daemon->rank, how, largest);
     }
     child_say_last_lines(daemon, &group->output);
+    group->hopeless = daemons_save(&group->daemons) == SAVE_WANTED;
     stop(group, EXIT_DAEMON_DIED, SIGTERM);
+}
+
+/* It takes the save with it, unless its successor goes on; exit codes say that none can. */
+static void daemon_ended_late(struct group *group, struct child *daemon, int status,
+                              const char *how)
+{
+    bool wanted = daemons_save(&group->daemons) == SAVE_WANTED;
+    bool gave_up =
+        WIFEXITED(status) && (WEXITSTATUS(status) == EX_IOERR || WEXITSTATUS(status) == EX_CONFIG);
+    bool killed = group->phase != STOPPING_TRAINERS && group->killed;
+
+    if (daemon->succeeded || killed)
+        return;
+    group->died = true;
+    if (group->daemons.dismissed && WIFSIGNALED(status))
+        return; /* a successor that was not ready to be told */
+    if (wanted && !gave_up && !group->hurried && !group->hopeless &&
+        daemons_replace(&group->daemons, daemon, how)) {
+        int64_t until = daemon->restart_ms + SAVE_MS;
+        group->deadline_ms = until > group->deadline_ms ? until : group->deadline_ms;
+        return;
+    }
+    output_say(&group->output, "zerod %u %s while the group was ending%s", daemon->rank, how,
+               wanted && !gave_up && !group->hurried ? ", with no restart left" : "");
+    group->hopeless = wanted;
+    if (daemons_save(&group->daemons) == SAVE_NONE && group->stop_signal == 0 &&
+        group->code < EXIT_DAEMON_DIED)
+        group->code = EXIT_DAEMON_DIED;
 }
 
 static void daemon_ended(struct group *group, struct child *daemon, int status)
@@ -145,11 +186,7 @@ static void daemon_ended(struct group *group, struct child *daemon, int status)
 
     child_describe(status, how, sizeof how);
     if (group->phase >= STOPPING_TRAINERS) {
-        if (daemon->succeeded || group->killed)
-            return;
-        output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
-        if (group->stop_signal == 0 && group->code < EXIT_DAEMON_DIED)
-            group->code = EXIT_DAEMON_DIED;
+        daemon_ended_late(group, daemon, status, how);
     } else if (group->phase == STARTING && !daemon->ready && daemon->restarts == 0) {
         daemon_failed(group, daemon, how);
     } else if (daemon->succeeded) {
@@ -291,11 +328,55 @@ static void be_patient(struct group *group)
 {
     int64_t until = daemons_patience_ms(&group->daemons);
 
-    if (group->phase != STOPPING_DAEMONS || group->hurried || group->killed ||
-        until <= group->deadline_ms)
+    if (group->hurried || group->killed || group->daemons.dismissed)
         return;
-    group->deadline_ms = until;
-    atomic_store(group->plan->patience_ms, until);
+    if (until > group->deadline_ms)
+        group->deadline_ms = until;
+    if (until != 0 || daemons_save(&group->daemons) == SAVE_WANTED)
+        atomic_store(group->plan->patience_ms, group->deadline_ms);
+}
+
+/* A save that is done, or cannot be, is waited for no more; one that somebody may lose is named. */
+static void mind_save(struct group *group)
+{
+    enum save save = daemons_save(&group->daemons);
+    const char *step = daemons_save_step(&group->daemons);
+
+    if (!group->daemons.dismissed && group->died && (save == SAVE_DONE || group->hopeless)) {
+        int64_t until = now_ms() + (int64_t)group->plan->options->grace_s * 1000;
+        daemons_dismiss(&group->daemons);
+        if (group->hopeless && until < group->deadline_ms)
+            group->deadline_ms = until;
+    }
+    if (save != SAVE_WANTED || group->hopeless || group->hurried || group->stop_signal == 0 ||
+        group->warned || step[0] == '\0')
+        return;
+    output_say(&group->output, "the daemons save step %s: a second signal would lose it", step);
+    group->warned = true;
+}
+
+/* The daemons are told to end. */
+static void stop_daemons(struct group *group)
+{
+    int64_t grace_ms = (int64_t)group->plan->options->grace_s * 1000;
+    bool saves = daemons_save(&group->daemons) == SAVE_WANTED;
+
+    daemons_end(&group->daemons);
+    if (saves && grace_ms < SAVE_MS) /* one that saves is not stuck */
+        grace_ms = SAVE_MS;
+    enter(group, STOPPING_DAEMONS, group->hurried ? 0 : grace_ms);
+}
+
+/* What dies while the group ends is started again only for what there is to save. */
+static void restart_for_save(struct group *group)
+{
+    struct child *all = group->daemons.children;
+    bool wanted = daemons_save(&group->daemons) == SAVE_WANTED && !group->hurried && !group->killed;
+
+    for (uint32_t r = 0; !wanted && r < group->world; r++)
+        all[r].restart_ms = 0;
+    if (!daemons_start_due(&group->daemons))
+        group->hopeless = true;
 }
 
 /* Kills what has not ended in time; true if the phase's processes are gone or beyond our power. */
@@ -334,16 +415,16 @@ static void advance(struct group *group)
             stop(group, group->code, SIGTERM);
         break;
     case STOPPING_TRAINERS:
-        if (!stopped(group, group->trainers))
-            break;
-        children_signal(group->daemons.children, group->world, SIGTERM);
-        children_signal(group->daemons.children, group->world, SIGCONT);
-        enter(group, STOPPING_DAEMONS,
-              group->hurried ? 0 : (int64_t)group->plan->options->grace_s * 1000);
+        restart_for_save(group);
+        if (stopped(group, group->trainers))
+            stop_daemons(group);
         break;
     case STOPPING_DAEMONS:
         be_patient(group);
-        if (stopped(group, group->daemons.children))
+        mind_save(group);
+        restart_for_save(group);
+        if (stopped(group, group->daemons.children) &&
+            restart_next_ms(group->daemons.children, group->world) == 0)
             group->phase = OVER;
         break;
     case OVER:
@@ -400,6 +481,9 @@ static int patience_ms(const struct group *group)
         due = due == 0 || (daemon != 0 && daemon < due) ? daemon : due;
         if (due == 0)
             return -1;
+    } else {
+        int64_t daemon = restart_next_ms(group->daemons.children, group->world);
+        due = daemon != 0 && daemon < due ? daemon : due;
     }
     int64_t left = due - now_ms();
     return left < 0 ? 0 : left > 1000 ? 1000 : (int)left + 1;
@@ -443,6 +527,20 @@ static bool open_group(struct group *group)
     front_signals(&signals);
     group->signals = signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK);
     return ok && group->signals >= 0 && prctl(PR_SET_CHILD_SUBREAPER, 1) == 0;
+}
+
+/* Whoever ends it, and however: nobody is to believe that the last step is there when it is not. */
+static void judge_save(struct group *group)
+{
+    const char *dir = daemons_save_dir(&group->daemons), *step = daemons_save_step(&group->daemons);
+
+    if (daemons_save(&group->daemons) != SAVE_WANTED)
+        return;
+    output_say(&group->output,
+               "the last step%s%s%s was not saved in %s; what is there: zeroctl checkpoint list %s",
+               step[0] != '\0' ? ", " : "", step, step[0] != '\0' ? "," : "", dir, dir);
+    if (group->code < EXIT_DAEMON_DIED)
+        group->code = EXIT_NOT_SAVED;
 }
 
 /* Ends what is left, prints what is left: a child's child may have held a pipe until now. */
@@ -508,6 +606,7 @@ int group_run(struct plan *plan, int lifeline)
         if (group.phase == before) /* a new phase may be over before anything happens */
             turn(&group);
     }
+    judge_save(&group);
     finish(&group);
     close_group(&group);
     return group.code;

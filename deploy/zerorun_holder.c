@@ -29,9 +29,9 @@ struct message {
 /* What a text asks for, one assignment a line. */
 struct tags {
     enum holder_news news; /* the last */
-    bool store, remove, barrier;
-    int64_t extend_ms; /* 0: not asked for */
-    const char *name;  /* NULL: none */
+    bool store, remove, barrier, stopping, saved;
+    int64_t extend_ms;                  /* 0: not asked for */
+    const char *name, *save_dir, *step; /* NULL: none */
 };
 
 bool holder_open(struct holder *holder, const char *path, uint32_t rank)
@@ -70,6 +70,8 @@ void holder_forget(struct holder *holder)
 void holder_close(struct holder *holder)
 {
     holder_forget(holder);
+    free(holder->save_dir);
+    holder->save_dir = NULL;
     if (holder->fd >= 0)
         close(holder->fd);
     holder->fd = -1;
@@ -119,6 +121,13 @@ static bool receive(int fd, struct message *message)
     return true;
 }
 
+/* What follows NAME= in the line; NULL if it is another name's. */
+static const char *value_of(const char *line, const char *name)
+{
+    size_t length = strlen(name);
+    return strncmp(line, name, length) == 0 ? line + length : NULL;
+}
+
 /* Cuts the text apart. */
 static void parse(struct message *message, struct tags *out)
 {
@@ -131,10 +140,17 @@ static void parse(struct message *message, struct tags *out)
         out->store = out->store || strcmp(line, "FDSTORE=1") == 0;
         out->remove = out->remove || strcmp(line, "FDSTOREREMOVE=1") == 0;
         out->barrier = out->barrier || strcmp(line, "BARRIER=1") == 0;
-        if (strncmp(line, "FDNAME=", 7) == 0)
-            out->name = line + 7;
-        if (strncmp(line, "EXTEND_TIMEOUT_USEC=", 20) == 0)
-            out->extend_ms = strtoll(line + 20, NULL, 10) / 1000;
+        out->stopping = out->stopping || strcmp(line, "STOPPING=1") == 0;
+        out->saved = out->saved || value_of(line, "X_ZERO_SAVED=") != NULL;
+        const char *value;
+        if ((value = value_of(line, "FDNAME=")) != NULL)
+            out->name = value;
+        if ((value = value_of(line, "X_ZERO_SAVE=")) != NULL)
+            out->save_dir = value;
+        if ((value = value_of(line, "X_ZERO_SAVING=")) != NULL)
+            out->step = value;
+        if ((value = value_of(line, "EXTEND_TIMEOUT_USEC=")) != NULL)
+            out->extend_ms = strtoll(value, NULL, 10) / 1000;
     }
 }
 
@@ -220,6 +236,21 @@ static void obey(struct holder *holder, struct message *message, const struct ta
                    holder->rank, message->count);
 }
 
+/* What it says of its end. */
+static void note(struct holder *holder, const struct tags *tags)
+{
+    if (tags->extend_ms > 0 && tags->extend_ms <= MOST_EXTEND_MS)
+        holder->patience_ms = now_ms() + tags->extend_ms;
+    holder->stopping = holder->stopping || tags->stopping;
+    holder->saved = holder->saved || tags->saved;
+    if (tags->step != NULL)
+        snprintf(holder->step, sizeof holder->step, "%s", tags->step);
+    if (tags->save_dir != NULL) {
+        free(holder->save_dir);
+        holder->save_dir = strdup(tags->save_dir);
+    }
+}
+
 enum holder_news holder_hear(struct holder *holder, pid_t daemon, struct output *output)
 {
     struct message message;
@@ -239,8 +270,7 @@ enum holder_news holder_hear(struct holder *holder, pid_t daemon, struct output 
             parse(&message, &tags);
             obey(holder, &message, &tags, output);
             news = tags.news != HOLDER_NOTHING ? tags.news : news;
-            if (tags.extend_ms > 0 && tags.extend_ms <= MOST_EXTEND_MS)
-                holder->patience_ms = now_ms() + tags.extend_ms;
+            note(holder, &tags);
         }
         for (size_t i = 0; i < message.count; i++) /* a barrier's, and what is not kept */
             close(message.fds[i]);

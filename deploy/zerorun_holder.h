@@ -6,7 +6,10 @@
  * FDNAME= ("stored" if there is none), beside others of that name; FDSTOREREMOVE=1 closes all of
  * that name; a BARRIER=1's fd is closed when everything before it is done. What is kept is not
  * watched for its end, whether FDPOLL=0 is said or not. EXTEND_TIMEOUT_USEC= says how long from now
- * the end may still take. STOPPING=1 and all else changes nothing: an exit code says how it ended.
+ * the end may still take; STOPPING=1 that the daemon was told to end, which its successor must hear
+ * too. What zerod says of the save before its end: X_ZERO_SAVE= the folder, once there is something
+ * to save; X_ZERO_SAVING= the step, when rank 0 begins; X_ZERO_SAVED= when it is saved. All else
+ * changes nothing: an exit code says how it ended.
  *
  * One socket per daemon. Only the process that was started as that daemon is heard, as with
  * systemd's NotifyAccess=main: what another one of the same user says is refused.
@@ -38,6 +41,10 @@ struct holder {
     size_t count;
     pid_t stranger;      /* who was refused last: said once */
     int64_t patience_ms; /* of CLOCK_MONOTONIC: until then its end may take; 0: not said */
+    bool stopping;       /* it, or one before it, was told to end */
+    char *save_dir;      /* where it would save the last step; NULL: nowhere */
+    char step[24];       /* that it saves, as it says; "": none yet */
+    bool saved;
 };
 
 /* False and errno if there is no socket. */

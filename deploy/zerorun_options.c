@@ -54,7 +54,9 @@ static const struct argp_option table[] = {
       "Start no trainers: print how they find their daemons, run until stopped", 0 },
     { "no-prefix", KEY_NO_PREFIX, NULL, 0, "Pass lines on without [trainer 0] before them", 0 },
     { "grace", KEY_GRACE, "SECONDS", 0,
-      "How long processes may take to end before they are killed (10)", 0 },
+      "How long processes may take to end before they are killed (10). Daemons that save the last "
+      "step take as long as bytes move",
+      0 },
     { "ready-timeout", KEY_READY_TIMEOUT, "SECONDS", 0,
       "How long a daemon may take to get ready (30). At the start the group ends if one takes "
       "longer; "
@@ -85,8 +87,10 @@ static const char description[] =
     "\n"
     "SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to the trainers and end the run; a second "
     "one "
-    "kills what is left, and so does zerorun when its own second process has not ended the group "
-    "after twice the grace and 5 seconds. SIGUSR1 and SIGUSR2 are passed on.\n"
+    "kills what is left, and loses a last step that is not saved yet. So does zerorun when its own "
+    "second process has not ended the group after twice the grace and 5 seconds, or 5 seconds "
+    "after "
+    "the time that saving daemons asked for. SIGUSR1 and SIGUSR2 are passed on.\n"
     "\n"
     "Exit codes:\n"
     "  0      every trainer ended with 0 (--daemons-only: the daemons were stopped)\n"
@@ -99,6 +103,7 @@ static const char description[] =
     "  74     the system refused something (stdout is on a full disk, say), or zerorun's own "
     "process was killed\n"
     "  75     a daemon was told to end (zeroctl shutdown) while trainers ran\n"
+    "  76     the last step was to be saved (zerod.checkpoint.dir), and was not\n"
     "  128+S  signal S ended the run";
 
 static uint32_t parse_count(struct argp_state *state, const char *name, const char *text,

@@ -22,6 +22,7 @@ enum zerorun_exit {
     EXIT_FOLDER = 73,
     EXIT_SYSTEM = 74,
     EXIT_SHUT_DOWN = 75,
+    EXIT_NOT_SAVED = 76,
     EXIT_SIGNALLED = 128
 };
 
