@@ -4,7 +4,9 @@
  *   FAULT_AT=n           of all wrapped calls together, from 1
  *   FAULT_CALL=name      of that call alone; pread counts only so
  *   FAULT_KIND           a number: that errno; "short": half of it is done;
- *                        "kill": the process dies before it; "killed": after it
+ *                        "kill": the process dies before it; "killed": after it;
+ *                        "stop": it is stopped before it
+ *   FAULT_MS=n           every call of that name takes so much longer
  *   FAULT_URING=0        there is no io_uring
  *
  * "fault: <call>" on stderr says that it struck. A completion of io_uring counts as a call.
@@ -35,8 +37,11 @@ static _Atomic long calls;
 static bool strikes(const char *call)
 {
     const char *at = getenv("FAULT_AT"), *only = getenv("FAULT_CALL");
+    const char *slow = getenv("FAULT_MS");
     char text[64];
 
+    if (slow != NULL && only != NULL && strcmp(only, call) == 0)
+        usleep((useconds_t)strtol(slow, NULL, 10) * 1000);
     if (at == NULL || (only != NULL && strcmp(only, call) != 0) ||
         atomic_fetch_add(&calls, 1) + 1 != strtol(at, NULL, 10))
         return false;
@@ -63,6 +68,8 @@ static int error_of(void)
 
     if (kind_is("kill"))
         die();
+    if (kind_is("stop"))
+        syscall(SYS_kill, getpid(), SIGSTOP);
     return given == NULL ? 0 : (int)strtol(given, NULL, 10);
 }
 

@@ -1,0 +1,74 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""A group that ends saves its last step first, as long as that goes on; where it cannot be saved, it
+says so, and its exit code does.
+"""
+import re
+import signal
+
+from ending import *
+from test_save import SPEC
+
+
+def check_undisturbed():
+    end = Ending().end()
+    check(end.code == 0 and end.good, f"exit {end.code}: {end.log}")
+    check(re.search(rf"saving step 3 to {end.ck}\n(.*\n)*.*saved step 3: {end.ck}/step-3 \(0\.\d+ GB, "
+                    r"\d+\.\d s\)\n", end.log), end.log)
+    check("not saved" not in end.log and "signal 2" not in end.log, end.log)
+
+
+def check_stopped():
+    """Patience follows progress: who does not go on is named, and killed."""
+    for rank in 0, 1:
+        end = Ending({"call": "pwritev", "at": 3, "kind": "stop"}, rank, wait=3,
+                     options=("--grace", 1)).end()
+        for text in (f"waiting for rank {rank} to save step 3: ", " MB, and its daemon (pid ",
+                     f"rank {rank} has not gone on for", "shows no sign of life",
+                     f"zerod {rank} does not end: killing it"):
+            check(text in end.log, f"rank {rank} stopped, no \"{text}\": {end.log}")
+        check(end.lost(76), f"rank {rank} stopped: exit {end.code}: {end.log}")
+
+
+def check_slow():
+    """Who saves is not stuck, whatever the grace and however long it takes; who asks twice loses it."""
+    slow = {"call": "pwritev", "ms": 500}
+    end = Ending(slow, options=("--grace", 0), wait=2).end()
+    check(end.code == 0 and end.good and "killing it" not in end.log, f"exit {end.code}: {end.log}")
+    endless = [PROBE, "--layers", LARGE, "--steps", 1000000, "-q"]
+    for trainer, code in ((None, 76), (endless, 130)):
+        end = Ending(slow, trainer=trainer)
+        if trainer is not None:
+            until(lambda: (status(end.group.runtime) or {"ranks": [{"step": 0}]})["ranks"][0].get(
+                "step", 0) > 0, what="a step")
+            end.signal(signal.SIGINT)
+        end.until_said("saving step")
+        if trainer is None:
+            check("a second signal" not in end.group.stderr(), "warned of what nobody did")
+            end.signal(signal.SIGINT)
+        end.until_said("a second signal would lose it")
+        end.signal(signal.SIGINT)
+        end.end()
+        check(end.code == code and end.saved == [] and
+              re.search(r"the last step, \d+, was not saved in", end.log), f"exit {end.code}: {end.log}")
+
+
+def check_errors():
+    """One failure is one line with its reason, and no promise of another try."""
+    full = {"call": "pwritev", "at": 2, "kind": 28}
+    for end, reason in ((Ending(full, 1).end(), "No space left"),
+                        (Ending(dir="/proc/nowhere", spec=SPEC).end(), "/proc/nowhere cannot be")):
+        check(end.lost(76) and end.log.count(reason) == 1 and "is tried when" not in end.log,
+              f"exit {end.code}: {end.log}")
+
+
+def main():
+    for part in (check_undisturbed, check_stopped, check_slow, check_errors):
+        begun = time.monotonic()
+        part()
+        print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
+    done()
+
+
+if __name__ == "__main__":
+    main()
