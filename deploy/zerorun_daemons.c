@@ -165,39 +165,42 @@ static int64_t late_ms(const struct daemons *daemons, const struct child *daemon
     return daemon->started_ms + (int64_t)daemons->plan->options->ready_s * 1000;
 }
 
+static bool is_late(const struct daemons *daemons, const struct child *daemon)
+{
+    int64_t when = late_ms(daemons, daemon);
+    return when != 0 && when <= now_ms();
+}
+
+static void say_late(const struct daemons *daemons, const struct child *daemon)
+{
+    output_say(daemons->output, "zerod %u did not get ready within %u s (--ready-timeout)",
+               daemon->rank, daemons->plan->options->ready_s);
+    child_say_last_lines(daemon, daemons->output);
+}
+
 bool daemons_late(const struct daemons *daemons)
 {
-    int64_t now = now_ms();
     bool late = false;
 
     for (uint32_t r = 0; r < world_of(daemons); r++) {
-        int64_t when = late_ms(daemons, &daemons->children[r]);
-        late = late || (when != 0 && when <= now);
-    }
-    for (uint32_t r = 0; late && r < world_of(daemons); r++) {
-        int64_t when = late_ms(daemons, &daemons->children[r]);
-        if (when == 0 || when > now)
+        const struct child *daemon = &daemons->children[r];
+        if (daemon->restarts > 0 || !is_late(daemons, daemon))
             continue;
-        output_say(daemons->output, "zerod %u did not get ready within %u s (--ready-timeout)", r,
-                   daemons->plan->options->ready_s);
-        child_say_last_lines(&daemons->children[r], daemons->output);
+        say_late(daemons, daemon);
+        late = true;
     }
     return late;
 }
 
 void daemons_kill_late(struct daemons *daemons)
 {
-    int64_t now = now_ms();
-
-    if (!daemons_late(daemons))
-        return;
     for (uint32_t r = 0; r < world_of(daemons); r++) {
         struct child *daemon = &daemons->children[r];
-        int64_t when = late_ms(daemons, daemon);
-        if (when == 0 || when > now)
+        if (!is_late(daemons, daemon))
             continue;
+        say_late(daemons, daemon);
         child_signal(daemon, SIGKILL);
-        daemon->started_ms = now; /* its end comes as an event */
+        daemon->started_ms = now_ms(); /* its end comes as an event */
     }
 }
 

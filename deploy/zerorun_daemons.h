@@ -31,9 +31,9 @@ bool daemons_start(struct daemons *daemons);
 /* Does what this rank's daemon has said. */
 void daemons_hear(struct daemons *daemons, uint32_t rank);
 bool daemons_ready(const struct daemons *daemons);
-/* True if one has had its time and is not ready, after a line for each that is not. */
+/* True if one that was never ready has had its time, after a line for each that has. */
 bool daemons_late(const struct daemons *daemons);
-/* The same of those that hold a model: they are killed, so that they are tried again. */
+/* Of the others, which hold a model: they are killed, and so tried again. */
 void daemons_kill_late(struct daemons *daemons);
 /* For one that ended and can be tried again: plans that, with a line that says `how` it ended, or
  * returns false if no restart is left. */

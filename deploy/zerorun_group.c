@@ -3,7 +3,7 @@
 
 #include "deploy/zerorun_child.h"
 #include "deploy/zerorun_clock.h"
-#include "deploy/zerorun_daemons.h"
+#include "deploy/zerorun_ends.h"
 #include "deploy/zerorun_front.h"
 #include "deploy/zerorun_output.h"
 #include "deploy/zerorun_restart.h"
@@ -18,258 +18,48 @@
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/wait.h>
-#include <sysexits.h>
 #include <unistd.h>
 
 enum {
-    /* How long after a trainer's failure a daemon's death may still show itself as its cause. */
-    SETTLE_MS = 300,
-    SAVE_MS = 10000,   /* before a daemon that is to save has to ask for more, whatever the grace */
     KILLED_MS = 10000, /* for the end of a process that was sent SIGKILL */
     READER_MS = 3000   /* for a slow reader when somebody wants us gone: below front's patience */
 };
-
-enum phase { STARTING, RUNNING, SETTLING, STOPPING_TRAINERS, STOPPING_DAEMONS, OVER };
-
-struct group {
-    struct plan *plan;
-    struct output output;
-    struct daemons daemons;
-    struct child *trainers; /* one per rank */
-    struct pollfd *polled;
-    uint32_t world;
-    uint32_t made; /* how many trainers are initialised */
-    int signals, lifeline;
-    enum phase phase;
-    int64_t deadline_ms; /* of the phase */
-    bool killed;         /* the phase's processes were sent SIGKILL */
-    bool orphaned;       /* the front process is dead */
-    bool hurried;        /* asked twice to end */
-    int code;
-    int stop_signal; /* that a user sent, 0 if none did */
-    bool warned;     /* what a second one would do */
-    bool died;       /* a daemon has, while the group ends, */
-    bool hopeless;   /* without whom the last step cannot be saved */
-};
-
-static void enter(struct group *group, enum phase phase, int64_t limit_ms)
-{
-    group->phase = phase;
-    group->deadline_ms = now_ms() + limit_ms;
-    group->killed = false;
-}
-
-/* Begins the end, unless it has begun. Trainers get `signal`. */
-static void stop(struct group *group, int code, int signal)
-{
-    if (group->phase >= STOPPING_TRAINERS)
-        return;
-    group->code = code;
-    children_signal(group->trainers, group->world, signal);
-    /* A stopped process must run to act on it. */
-    children_signal(group->trainers, group->world, SIGCONT);
-    enter(group, STOPPING_TRAINERS, (int64_t)group->plan->options->grace_s * 1000);
-}
 
 /* ---- starting ---------------------------------------------------------------------------- */
 
 static void begin_running(struct group *group)
 {
-    enter(group, RUNNING, 0);
+    group_enter(group, RUNNING, 0);
     if (group->plan->options->daemons_only)
         start_say_how(group->plan, &group->output);
     else if (!start_trainers(group->plan, group->trainers, &group->output))
-        stop(group, EXIT_SYSTEM, SIGTERM);
+        group_stop(group, EXIT_SYSTEM, SIGTERM);
 }
 
 /* Successors are watched as the first ones are. */
 static void watch_daemons(struct group *group)
 {
-    if (group->phase != STARTING)
-        daemons_kill_late(&group->daemons);
-    if (group->phase == STARTING && daemons_late(&group->daemons))
-        stop(group, EXIT_NOT_READY, SIGTERM);
-    else if (!daemons_start_due(&group->daemons))
-        stop(group, EXIT_SYSTEM, SIGTERM);
+    if (group->phase == STARTING && daemons_late(&group->daemons)) {
+        group_stop(group, EXIT_NOT_READY, SIGTERM);
+        return;
+    }
+    daemons_kill_late(&group->daemons);
+    if (!daemons_start_due(&group->daemons))
+        group_stop(group, EXIT_SYSTEM, SIGTERM);
     else if (group->phase == STARTING && daemons_ready(&group->daemons))
         begin_running(group);
-}
-
-/* ---- ends of children -------------------------------------------------------------------- */
-
-static void daemon_failed(struct group *group, const struct child *daemon, const char *how)
-{
-    output_say(&group->output, "zerod %u %s before it was ready", daemon->rank, how);
-    child_say_last_lines(daemon, &group->output);
-    stop(group, EXIT_NOT_READY, SIGTERM);
-}
-
-static void daemon_shut_down(struct group *group, const struct child *daemon)
-{
-    const struct child *all = group->daemons.children;
-
-    if (!group->plan->options->daemons_only) {
-        output_say(&group->output, "zerod %u was told to end: ending the group", daemon->rank);
-        stop(group, EXIT_SHUT_DOWN, SIGTERM);
-    } else if (children_running(all, group->world) == 0 &&
-               restart_next_ms(all, group->world) == 0) {
-        stop(group, 0, SIGTERM);
-    }
-}
-
-/* While the group runs its successor goes on, unless it says (EX_CONFIG) that none can. */
-static void daemon_died(struct group *group, struct child *daemon, int status, const char *how)
-{
-    uint32_t largest = group->plan->options->max_daemon_restarts;
-
-    if (WIFEXITED(status) && WEXITSTATUS(status) == EX_CONFIG) {
-        output_say(&group->output,
-                   "zerod %u %s: what was kept for it is refused, and would be again: ending the "
-                   "group",
-                   daemon->rank, how);
-    } else if (WIFEXITED(status) && WEXITSTATUS(status) == EX_IOERR &&
-               group->daemons.holders[daemon->rank].stopping) {
-        output_say(&group->output,
-                   "zerod %u was told to end, and could not save the last step: ending the group",
-                   daemon->rank);
-        stop(group, EXIT_NOT_SAVED, SIGTERM);
-        return;
-    } else if (group->phase == SETTLING && group->daemons.restarts < largest &&
-               daemons_save(&group->daemons) != SAVE_WANTED) {
-        /* Trainers outlive such a death: the failure was their own. */
-        output_say(&group->output, "zerod %u %s while the group was ending", daemon->rank, how);
-        return;
-    } else if (daemons_replace(&group->daemons, daemon, how)) {
-        return;
-    } else {
-        output_say(&group->output,
-                   "zerod %u %s while the group was running, with no restart left "
-                   "(--max-daemon-restarts %u): ending the group",
-                   daemon->rank, how, largest);
-    }
-    child_say_last_lines(daemon, &group->output);
-    group->hopeless = daemons_save(&group->daemons) == SAVE_WANTED;
-    stop(group, EXIT_DAEMON_DIED, SIGTERM);
-}
-
-/* It takes the save with it, unless its successor goes on; exit codes say that none can. */
-static void daemon_ended_late(struct group *group, struct child *daemon, int status,
-                              const char *how)
-{
-    bool wanted = daemons_save(&group->daemons) == SAVE_WANTED;
-    bool gave_up =
-        WIFEXITED(status) && (WEXITSTATUS(status) == EX_IOERR || WEXITSTATUS(status) == EX_CONFIG);
-    bool killed = group->phase != STOPPING_TRAINERS && group->killed;
-
-    if (daemon->succeeded || killed)
-        return;
-    group->died = true;
-    if (group->daemons.dismissed && WIFSIGNALED(status))
-        return; /* a successor that was not ready to be told */
-    if (wanted && !gave_up && !group->hurried && !group->hopeless &&
-        daemons_replace(&group->daemons, daemon, how)) {
-        int64_t until = daemon->restart_ms + SAVE_MS;
-        group->deadline_ms = until > group->deadline_ms ? until : group->deadline_ms;
-        return;
-    }
-    output_say(&group->output, "zerod %u %s while the group was ending%s", daemon->rank, how,
-               wanted && !gave_up && !group->hurried ? ", with no restart left" : "");
-    group->hopeless = wanted;
-    if (daemons_save(&group->daemons) == SAVE_NONE && group->stop_signal == 0 &&
-        group->code < EXIT_DAEMON_DIED)
-        group->code = EXIT_DAEMON_DIED;
-}
-
-static void daemon_ended(struct group *group, struct child *daemon, int status)
-{
-    char how[96];
-
-    child_describe(status, how, sizeof how);
-    if (group->phase >= STOPPING_TRAINERS) {
-        daemon_ended_late(group, daemon, status, how);
-    } else if (group->phase == STARTING && !daemon->ready && daemon->restarts == 0) {
-        daemon_failed(group, daemon, how);
-    } else if (daemon->succeeded) {
-        daemon_shut_down(group, daemon);
-    } else {
-        daemon_died(group, daemon, status, how);
-    }
-}
-
-static void trainer_failed(struct group *group, struct child *trainer, int status)
-{
-    uint32_t largest = group->plan->options->max_restarts;
-    char how[96];
-
-    child_describe(status, how, sizeof how);
-    if (group->phase == RUNNING && trainer->restarts < largest) {
-        trainer->restarts++;
-        restart_plan(trainer, group->plan->options->restart_delay_s * 1000);
-        output_say(&group->output, "trainer %u %s: restart %u of %u in %.1f s", trainer->rank, how,
-                   trainer->restarts, largest, trainer->delay_ms / 1000.0);
-        return;
-    }
-    if (group->phase != RUNNING) {
-        if (group->stop_signal == 0 && !WIFSIGNALED(status))
-            output_say(&group->output, "trainer %u %s", trainer->rank, how);
-        return;
-    }
-    output_say(&group->output,
-               "trainer %u %s, with no restart left (--max-restarts %u): ending the "
-               "group",
-               trainer->rank, how, largest);
-    group->code = WIFEXITED(status) && WEXITSTATUS(status) <= EXIT_TRAINER_LARGEST
-                      ? WEXITSTATUS(status)
-                      : EXIT_TRAINER_FAILED;
-    enter(group, SETTLING, SETTLE_MS);
 }
 
 static void restart_trainers(struct group *group)
 {
     for (uint32_t r = 0; r < group->world && group->phase == RUNNING; r++) {
         struct child *trainer = &group->trainers[r];
-        if (trainer->restart_ms != 0 && trainer->restart_ms <= now_ms() &&
-            !start_trainer(group->plan, trainer, &group->output))
-            stop(group, EXIT_SYSTEM, SIGTERM);
-    }
-}
-
-static bool reap_one(struct group *group, struct child *children, pid_t pid)
-{
-    for (uint32_t r = 0; r < group->world; r++) {
-        struct child *child = &children[r];
-        if (child->pid != pid)
+        if (trainer->restart_ms == 0 || trainer->restart_ms > now_ms() ||
+            start_trainer(group->plan, trainer, &group->output))
             continue;
-        if (child->kind == CHILD_DAEMON)
-            daemons_hear(&group->daemons, r); /* its last words, too, are its own */
-        int status = child_reap(child, &group->output);
-        if (child->kind == CHILD_DAEMON)
-            daemon_ended(group, child, status);
-        else if (!child->succeeded)
-            trainer_failed(group, child, status);
-        return true;
-    }
-    return false;
-}
-
-/* Daemons first: their death is the cause of their trainers'. What is neither was left to us by a
- * child that had started it. */
-static void reap(struct group *group)
-{
-    for (uint32_t r = 0; r < group->world; r++) {
-        siginfo_t daemon = { 0 };
-        pid_t pid = group->daemons.children[r].pid;
-        if (pid > 0 && waitid(P_PID, (id_t)pid, &daemon, WEXITED | WNOHANG | WNOWAIT) == 0 &&
-            daemon.si_pid == pid)
-            reap_one(group, group->daemons.children, pid);
-    }
-    for (;;) {
-        siginfo_t any = { 0 };
-        if (waitid(P_ALL, 0, &any, WEXITED | WNOHANG | WNOWAIT) != 0 || any.si_pid == 0)
-            break;
-        if (!reap_one(group, group->daemons.children, any.si_pid) &&
-            !reap_one(group, group->trainers, any.si_pid))
-            waitpid(any.si_pid, NULL, 0);
+        trainer->started_ms = now_ms(); /* its program may be there again in a moment */
+        if (!ends_replace(group, trainer, "could not be started"))
+            group_stop(group, EXIT_SYSTEM, SIGTERM);
     }
 }
 
@@ -279,7 +69,7 @@ static void take_signal(struct group *group, int signal)
 {
     switch (signal) {
     case SIGCHLD:
-        reap(group);
+        ends_reap(group);
         break;
     case SIGUSR1:
     case SIGUSR2:
@@ -297,7 +87,7 @@ static void take_signal(struct group *group, int signal)
             break;
         bool wanted = group->plan->options->daemons_only && group->phase == RUNNING &&
                       (signal == SIGINT || signal == SIGTERM);
-        stop(group, wanted ? 0 : EXIT_SIGNALLED + signal, signal);
+        group_stop(group, wanted ? 0 : EXIT_SIGNALLED + signal, signal);
         break;
     }
 }
@@ -315,7 +105,7 @@ static void flush(struct group *group)
         take_signal(group, SIGPIPE);
     } else {
         output_say(&group->output, "cannot write to stdout: %s", strerror(error));
-        stop(group, code, SIGTERM);
+        group_stop(group, code, SIGTERM);
     }
     if (group->code == 0)
         group->code = code;
@@ -364,7 +154,7 @@ static void stop_daemons(struct group *group)
     daemons_end(&group->daemons);
     if (saves && grace_ms < SAVE_MS) /* one that saves is not stuck */
         grace_ms = SAVE_MS;
-    enter(group, STOPPING_DAEMONS, group->hurried ? 0 : grace_ms);
+    group_enter(group, STOPPING_DAEMONS, group->hurried ? 0 : grace_ms);
 }
 
 /* What dies while the group ends is started again only for what there is to save. */
@@ -408,11 +198,11 @@ static void advance(struct group *group)
         if (group->phase == RUNNING && !group->plan->options->daemons_only &&
             children_running(group->trainers, group->world) == 0 &&
             restart_next_ms(group->trainers, group->world) == 0)
-            stop(group, 0, SIGTERM);
+            group_stop(group, 0, SIGTERM);
         break;
     case SETTLING:
         if (now_ms() >= group->deadline_ms)
-            stop(group, group->code, SIGTERM);
+            group_stop(group, group->code, SIGTERM);
         break;
     case STOPPING_TRAINERS:
         restart_for_save(group);
@@ -597,9 +387,9 @@ int group_run(struct plan *plan, int lifeline)
         close_group(&group);
         return EXIT_SYSTEM;
     }
-    enter(&group, STARTING, 0);
+    group_enter(&group, STARTING, 0);
     if (!daemons_start(&group.daemons))
-        stop(&group, EXIT_SYSTEM, SIGTERM);
+        group_stop(&group, EXIT_SYSTEM, SIGTERM);
     while (group.phase != OVER) {
         enum phase before = group.phase;
         advance(&group);

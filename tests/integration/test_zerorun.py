@@ -157,6 +157,15 @@ class Zerorun(ZerorunCase):
             "-n", "1", "--max-restarts", "1", "--", "sh", "-c", "exit $((3 + RESTART_COUNT))")
         self.assertEqual(code, 4, err)
 
+    def test_trainer_program_that_is_away_for_a_moment(self):
+        program = self.write("train", """#!/bin/sh
+if [ $RANK$RESTART_COUNT = 00 ]; then mv "$0" "$0.away"; kill -9 $$; fi
+[ $RANK = 0 ] || { until [ -e "$0.away" ]; do sleep 0.01; done; sleep 0.3; mv "$0.away" "$0"; }
+""", 0o755)
+        code, _, err = self.run_zerorun("-n", "2", "--max-restarts", "9", "--", program)
+        self.assertEqual(code, 0, err)
+        self.assertIn("trainer 0 could not be started: restart 2 of 9 in 0.2 s", err)
+
     def test_restarts_of_what_fails_at_once_get_rarer(self):
         start = time.monotonic()
         code, out, err = self.run_zerorun(
