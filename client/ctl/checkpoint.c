@@ -65,7 +65,7 @@ static const struct subcommand {
     { "verify", "PATH", checkpoint_verify, 1, 1, list_options,
       "Reads every byte of the checkpoint PATH (DIR/step-N) and compares it with its checksum; "
       "counts inf and nan in the weights, which are no damage.\vExit code 1 when anything "
-      "differs." },
+      "differs or is missing." },
     { "prune", "DIR", checkpoint_prune, 1, 1, prune_options,
       "Removes all but the newest K complete checkpoints in DIR, and what saves that died have "
       "left." },

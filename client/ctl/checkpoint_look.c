@@ -93,12 +93,34 @@ static bool write_list(const struct store_list *list)
     return writer_close(w);
 }
 
+/* Where a folder of them was meant. */
+static int refuse_checkpoint(const char *path)
+{
+    struct store_list inside = { .count = 0 };
+    struct zero_detail ignored;
+    uint64_t step;
+
+    if (store_folder_named(path, &step) == STORE_FOREIGN)
+        return EXIT_GOOD;
+    bool holds = zero_failed(store_list(path, &inside, &ignored)) || inside.count > 0;
+    store_list_deinit(&inside);
+    if (holds)
+        return EXIT_GOOD;
+    return complain(EXIT_USAGE,
+                    "%s is one checkpoint: give the folder it is in, or try zeroctl checkpoint "
+                    "verify %s",
+                    path, path);
+}
+
 int checkpoint_list(const struct checkpoint_options *o)
 {
     struct zero_detail detail = { "" };
     struct store_list list = { .count = 0 };
-    zero_status s = store_list(o->words[0], &list, &detail);
+    int code = refuse_checkpoint(o->words[0]);
 
+    if (code != EXIT_GOOD)
+        return code;
+    zero_status s = store_list(o->words[0], &list, &detail);
     if (zero_failed(s))
         return checkpoint_complain(s, &detail);
     bool good = true;
@@ -165,6 +187,20 @@ static bool write_findings(const struct zero_verified *findings, const struct pr
     return writer_close(w);
 }
 
+/* Where one of a folder was meant. */
+static int refuse_folder(const char *dir, zero_status s, const struct zero_detail *detail)
+{
+    struct zero_detail ignored;
+    char *newest = NULL;
+
+    if (s.code != ZERO_NOT_FOUND || zero_failed(store_newest(dir, &newest, &ignored)))
+        return checkpoint_complain(s, detail);
+    int code = complain(EXIT_USAGE, "%s is a folder of checkpoints: give one of them, such as %s",
+                        dir, newest);
+    free(newest);
+    return code;
+}
+
 int checkpoint_verify(const struct checkpoint_options *o)
 {
     struct zero_verified findings = { .bytes = 0 };
@@ -185,7 +221,7 @@ int checkpoint_verify(const struct checkpoint_options *o)
     for (size_t i = 0; i < problems.count; i++)
         free(problems.texts[i]);
     if (!done)
-        return checkpoint_complain(s, &detail);
+        return refuse_folder(o->words[0], s, &detail);
     if (!good)
         return complain(EXIT_IO, "no memory");
     return findings.problems == 0 ? EXIT_GOOD : EXIT_BAD;
@@ -215,6 +251,9 @@ int checkpoint_prune(const struct checkpoint_options *o)
 
     if (o->keep == 0)
         return complain(EXIT_USAGE, "how many checkpoints stay? --keep K");
+    int code = refuse_checkpoint(o->words[0]);
+    if (code != EXIT_GOOD)
+        return code;
     if (o->dry_run)
         return announce(o);
     zero_status s = store_prune(o->words[0], o->keep, &removed, &detail);

@@ -40,6 +40,17 @@ enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step)
     return kind;
 }
 
+enum store_folder_kind store_folder_named(const char *path, uint64_t *out_step)
+{
+    char *whole = realpath(path, NULL);
+    const char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
+    enum store_folder_kind kind =
+        slash != NULL ? store_folder_parse(slash + 1, out_step) : STORE_FOREIGN;
+
+    free(whole);
+    return kind;
+}
+
 zero_status store_make_dir(const char *dir, struct zero_detail *out_detail)
 {
     char path[PATH_MAX];
@@ -47,9 +58,16 @@ zero_status store_make_dir(const char *dir, struct zero_detail *out_detail)
     if (snprintf(path, sizeof path, "%s/", dir) >= PATH_MAX - 80)
         return store_refuse(out_detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
     for (char *slash = path + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        struct stat what;
         *slash = '\0';
         if (mkdir(path, 0700) != 0 && errno != EEXIST)
             return store_refuse_errno(out_detail, "%s cannot be made", path);
+        if (stat(path, &what) != 0)
+            return store_refuse_errno(out_detail, "%s cannot be used as a folder", path);
+        if (!S_ISDIR(what.st_mode)) {
+            errno = ENOTDIR;
+            return store_refuse_errno(out_detail, "%s cannot be used as a folder", path);
+        }
         *slash = '/';
     }
     return zero_success();

@@ -4,7 +4,7 @@
  * Owns    nothing.
  * Thread  any.
  * Fails   IO, PERMISSION, NOT_FOUND.
- * Uses    error.   Used by save, catalogue.
+ * Uses    error.   Used by save, catalogue, lock, trial.
  */
 #ifndef DAEMON_STORE_FOLDER_H
 #define DAEMON_STORE_FOLDER_H
@@ -24,10 +24,13 @@ enum store_folder_kind {
 /* What a name in DIR says; out_step is set unless it is foreign. */
 enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step);
 
+/* The same of a path to something that is there, however it is written. */
+enum store_folder_kind store_folder_named(const char *path, uint64_t *out_step);
+
 /* Removes a folder of files in `dir`, which must have no folder in it, and syncs dir. */
 zero_status store_folder_remove(int dir, const char *name, struct zero_detail *out_detail);
 
-/* mkdir -p. */
+/* mkdir -p; fails too where something else than a folder has the name. */
 zero_status store_make_dir(const char *dir, struct zero_detail *out_detail);
 
 /* fsync, repeated when interrupted; `what` is for the error. */

@@ -31,8 +31,9 @@ static zero_status check_free(const char *dir, uint64_t step, struct zero_detail
 
     if (snprintf(path, sizeof path, "%s/step-%" PRIu64, dir, step) >= PATH_MAX)
         return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
-    if (lstat(path, &what) != 0 && errno == ENOENT)
-        return zero_success();
+    if (lstat(path, &what) != 0)
+        return errno == ENOENT ? zero_success()
+                               : store_refuse_errno(detail, "%s cannot be looked at", path);
     zero_status s = store_open(path, &store, &why);
     store_close(store);
     if (zero_failed(s))

@@ -11,6 +11,7 @@
 
 #include "daemon/base/fail.h"
 #include "daemon/store/error.h"
+#include "daemon/store/folder.h"
 #include "daemon/store/ranks.h"
 #include "kernels/element.h"
 
@@ -42,6 +43,8 @@ static zero_status open_rank(struct store *store, int folder, uint32_t rank,
         s = check_record(&store->manifest, &r->record, detail);
     if (!zero_failed(s))
         s = store_file_open(folder, r->name.text, &r->file, detail);
+    if (s.code == ZERO_NOT_FOUND)
+        s.code = ZERO_CORRUPT; /* the manifest knows it: a part was lost */
     if (zero_failed(s))
         return s;
     if (r->file.bytes != r->record.file_bytes)
@@ -88,6 +91,7 @@ zero_status store_open(const char *path, struct store **out, struct zero_detail 
     struct store *store = calloc(1, sizeof *store);
     int folder = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     struct zero_detail why = { "" };
+    uint64_t step;
     zero_status s;
 
     if (folder < 0) {
@@ -100,6 +104,8 @@ zero_status store_open(const char *path, struct store **out, struct zero_detail 
     }
     store->block_index = UINT64_MAX;
     s = store_manifest_read(folder, &store->manifest, &why);
+    if (s.code == ZERO_NOT_FOUND && store_folder_named(path, &step) == STORE_STEP)
+        s.code = ZERO_CORRUPT;
     if (!zero_failed(s))
         s = open_ranks(store, folder, &why);
     if (zero_failed(s)) {

@@ -150,7 +150,7 @@ def ctl(*words, code=0):
     check(run.returncode == code, f"{words}: exit {run.returncode}: {run.stdout}{run.stderr}")
     if code > 1:
         check(run.stderr.startswith("zeroctl"), f"{words}: {run.stderr}")
-    return run.stdout
+    return run.stdout if code < 2 else run.stderr
 
 
 def commands(folder, path):
@@ -176,7 +176,15 @@ def commands(folder, path):
     ctl("prune", folder, code=2)
     ctl("list", folder / "nowhere", code=4)
     ctl("verify", folder / "nowhere", code=4)
-    ctl("verify", folder, code=4)
+    check(f"such as {path}\n" in ctl("verify", folder, code=2), "verify of a folder of them")
+    for words in (("list",), ("list", "--json"), ("prune", "--keep", "1")):
+        check(f"verify {path}\n" in ctl(*words, path, code=2), f"{words} of one of them")
+    for lost in (file, path / "rank-0.json", path / "manifest.json"):
+        lost.rename(folder / "lost")
+        check(f"{lost.name} cannot be opened: No such file" in ctl("verify", path, code=1),
+              f"verify without {lost.name}")
+        check(json.loads(ctl("verify", path, "--json", code=1))["problem_count"] == 1, lost.name)
+        (folder / "lost").rename(lost)
     ctl("nonsense", code=2)
 
 
