@@ -33,7 +33,7 @@ static zero_status find_newest(const struct engine *e, const char *dir, bool opt
                                char **out_path)
 {
     struct search search = { e, dir, 0 };
-    const struct store_seek seek = { dir, pass_over, &search };
+    const struct store_seek seek = { .dir = dir, .passed = pass_over, .context = &search };
     struct zero_detail detail = { "" };
     zero_status s = store_seek(&seek, out_path, &detail);
 
@@ -57,11 +57,8 @@ static bool is_checkpoint(const char *path)
 {
     char manifest[PATH_MAX];
     uint64_t step;
-    char *whole = realpath(path, NULL);
-    const char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
-    bool named = slash != NULL && store_folder_parse(slash + 1, &step) != STORE_FOREIGN;
+    bool named = store_folder_named(path, &step) != STORE_FOREIGN;
 
-    free(whole);
     snprintf(manifest, sizeof manifest, "%s/manifest.json", path);
     return named || access(manifest, F_OK) == 0;
 }
@@ -95,6 +92,33 @@ void choose_warn(const struct engine *e, uint64_t step)
                     "zerod.checkpoint.dir of its own",
                     dir, newest, step);
     free(path);
+}
+
+void choose_advise(const char *path, struct zero_detail *out)
+{
+    char *whole = realpath(path, NULL), *slash = whole != NULL ? strrchr(whole, '/') : NULL;
+    struct zero_detail ignored;
+    char *older = NULL;
+    uint64_t step = 0;
+
+    out->text[0] = '\0';
+    if (slash == NULL || store_folder_parse(slash + 1, &step) != STORE_STEP)
+        goto out;
+    *slash = '\0';
+    const struct store_seek seek = { .dir = whole, .before = step };
+    if (step > 0 && !zero_failed(store_seek(&seek, &older, &ignored)))
+        snprintf(
+            out->text, sizeof out->text,
+            ". Move %.40s away, or start from the newest complete one before it: --restore %.300s",
+            slash + 1, older);
+    else
+        snprintf(out->text, sizeof out->text,
+                 ". There is no complete one before it in its folder: restore another one, or move "
+                 "%.40s away to start anew",
+                 slash + 1);
+out:
+    free(older);
+    free(whole);
 }
 
 bool choose_is_own(const struct engine *e, const char *path)

@@ -23,6 +23,11 @@ zero_status choose_checkpoint(const struct engine *e, char **out_path);
  * they, and not its own, would be the newest. */
 void choose_warn(const struct engine *e, uint64_t step);
 
+/* What to do about a checkpoint that cannot be read, to go behind the reason: which one to take in
+ * its place. Nothing goes back to an older one by itself: somebody shall know that steps are lost.
+ */
+void choose_advise(const char *path, struct zero_detail *out);
+
 /* Is the checkpoint in the folder that the run saves to? */
 bool choose_is_own(const struct engine *e, const char *path);
 

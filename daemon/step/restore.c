@@ -41,6 +41,24 @@ static zero_status fail_of(const struct restore *r, zero_status s, const char *d
     return fail_status(s.code, "restore", __FILE__, __LINE__, "%.200s: %s", r->path, detail);
 }
 
+/* What cannot be read does not get better by itself. */
+static zero_status fail_unread(const char *path, zero_status s, const char *detail)
+{
+    struct zero_detail advice = { "" };
+
+    if (s.code == ZERO_CORRUPT || s.code == ZERO_IO)
+        choose_advise(path, &advice);
+    return fail_status(s.code, "restore", __FILE__, __LINE__, "%.300s%s", detail, advice.text);
+}
+
+static zero_status fail_data(const struct restore *r, zero_status s, const char *detail)
+{
+    struct zero_detail text;
+
+    snprintf(text.text, sizeof text.text, "%.150s: %.150s", r->path, detail);
+    return fail_unread(r->path, s, text.text);
+}
+
 /* What every rank finds out is said once. */
 #define SAY(r, ...)                    \
     do {                               \
@@ -162,7 +180,7 @@ static zero_status read_run(struct restore *r, const struct zero_segment *run,
             return REFUSE(INVALID_STATE, "restore", "the daemon is ending, or the trainer left");
         zero_status s = store_read_fp32(r->store, &span, to, &detail);
         if (zero_failed(s))
-            return fail_of(r, s, detail.text);
+            return fail_data(r, s, detail.text);
         if (weights)
             fill_write(r->e, run->layer, piece, r->values);
         r->bytes += span.count * sizeof *to;
@@ -329,7 +347,7 @@ static zero_status restore_from(struct engine *e, const char *path)
     stats_set(&e->stats.state, STATE_RESTORING);
     zero_status s = store_open(path, &r.store, &detail);
     if (zero_failed(s))
-        return fail_status(s.code, "restore", __FILE__, __LINE__, "%s", detail.text);
+        return fail_unread(path, s, detail.text);
     r.facts = store_facts(r.store);
     LOG_INFO("restoring %s of step %" PRIu64 " from %s",
              e->options.weights_only ? "the weights" : "the state", r.facts->info.step, path);

@@ -154,6 +154,8 @@ static zero_status seek(const struct store_seek *seek, DIR *folder, struct store
 
     for (size_t i = list->count; i-- > 0 && !zero_failed(s);) {
         struct store_entry *entry = &list->entries[i];
+        if (seek->before != 0 && entry->step >= seek->before)
+            continue;
         s = describe(seek->dir, dirfd(folder), entry, detail);
         if (zero_failed(s))
             return s;

@@ -38,6 +38,7 @@ zero_status store_newest(const char *dir, char **out_path, struct zero_detail *o
 /* The same; `passed`, unless NULL, is told of every folder of a higher step that is none. */
 struct store_seek {
     const char *dir;
+    uint64_t before; /* of the steps below this one; 0: of all */
     void (*passed)(void *context, const struct store_entry *entry);
     void *context;
 };

@@ -123,13 +123,17 @@ static void note_passed(void *context, const struct store_entry *entry)
 static void seeking(void)
 {
     uint64_t passed = 0;
-    const struct store_seek seek = { dir, note_passed, &passed };
+    const struct store_seek seek = { .dir = dir, .passed = note_passed, .context = &passed };
+    const struct store_seek older = { .dir = dir, .before = 10 };
     struct zero_detail detail = { "" };
     char *path = NULL;
 
     CHECK(!zero_failed(store_seek(&seek, &path, &detail)));
     CHECK_CONTAINS(path, "/step-10");
     CHECK(passed == 313020);
+    free(path);
+    CHECK(!zero_failed(store_seek(&older, &path, &detail)));
+    CHECK_CONTAINS(path, "/step-2");
     free(path);
 }
 
