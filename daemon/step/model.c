@@ -15,6 +15,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
+#include "daemon/step/recall.h"
 #include "daemon/step/restore.h"
 #include "daemon/step/save.h"
 #include "daemon/step/version.h"
@@ -257,6 +258,8 @@ static zero_status build(struct engine *e, struct engine_model *model)
     else if (e->options.restore != NULL)
         LOG_INFO("--restore is ignored: the state in memory is newer");
     start_state(e);
+    if (model->kept != NULL)
+        recall_saved(e);
     s = lodge(e, model);
 out:
     return s;

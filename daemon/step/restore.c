@@ -13,6 +13,7 @@
 #include "daemon/step/choose.h"
 #include "daemon/step/fill.h"
 #include "daemon/step/mail.h"
+#include "daemon/step/recall.h"
 #include "daemon/store/match.h"
 #include "daemon/store/store.h"
 
@@ -288,8 +289,10 @@ static zero_status take_progress(const struct restore *r)
                                      .skipped_in_row = info->skipped_in_row,
                                      .lr = r->e->shard->config.lr,
                                      .next_scale = record->loss_scale };
-    if (choose_is_own(r->e, r->path))
+    if (choose_is_own(r->e, r->path)) {
         r->e->save.last_step = info->step; /* it need not be saved again */
+        recall_note(r->e, r->facts);
+    }
 out:
     return s;
 }

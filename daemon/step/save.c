@@ -413,7 +413,8 @@ static void begin(struct engine *e, const char *dir, uint64_t target, uint64_t t
         else if (token != SAVE_PERIODIC)
             engine_post(e, ENGINE_SAVED, token, s);
         else
-            LOG_WARNING("no periodic checkpoint at step %" PRIu64 ": %s", e->step, fail_detail());
+            LOG_WARNING("no periodic checkpoint at step %" PRIu64 ": %s",
+                        target != 0 ? target : e->step, fail_detail());
         return;
     }
     snprintf(e->save.dir, sizeof e->save.dir, "%s", dir);
