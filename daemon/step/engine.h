@@ -26,6 +26,7 @@
 #include "daemon/step/scaler.h"
 #include "daemon/step/step.h"
 #include "daemon/step/windows.h"
+#include "daemon/store/lock.h"
 #include "proto/ring.h"
 
 enum phase { PHASE_COLLECTING, PHASE_SUMMING, PHASE_SHARING, PHASE_VOTED, PHASE_APPLIED };
@@ -155,6 +156,7 @@ struct engine {
     struct journal_record record; /* what the journal's newest says */
     int description;              /* of the model; -1: none */
     bool lodged;                  /* the holder has the arenas */
+    struct store_lock claim;      /* rank 0: of zerod.checkpoint.dir */
     bool upgrade_wanted;          /* rank 0: the next decision says so */
     bool frozen;                  /* this process is about to be replaced: nothing moves */
     struct board_head *board;     /* own */

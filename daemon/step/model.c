@@ -10,6 +10,7 @@
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/step/calls.h"
+#include "daemon/step/claim.h"
 #include "daemon/step/fill.h"
 #include "daemon/step/finish.h"
 #include "daemon/step/fold.h"
@@ -253,6 +254,7 @@ static zero_status build(struct engine *e, struct engine_model *model)
     TRY(s, make_tables(e));
     start_board(e);
     TRY(s, start_journal(e, model->kept != NULL));
+    TRY(s, claim_take(e, model->kept != NULL));
     if (model->kept == NULL)
         TRY(s, restore_model(e));
     else if (e->options.restore != NULL)
@@ -305,6 +307,7 @@ zero_status model_meet(struct engine *e)
 void model_leave(struct engine *e)
 {
     save_destroy(e);
+    claim_give(e);
     if (e->comm != NULL)
         e->comm->ops->leave(e->comm);
     e->comm = NULL;

@@ -299,6 +299,7 @@ static bool lead_write(struct engine *e)
         return false;
     if (e->save.lead == LEAD_COPY) { /* everybody has: training goes on */
         job->dir = e->save.dir;
+        job->claim = &e->claim;
         name_known(e, job);
         e->save.lead = LEAD_BEGIN;
         saver_order(e->save.saver, SAVER_BEGIN);

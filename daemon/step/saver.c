@@ -143,15 +143,28 @@ static bool find_known(struct saver *saver)
     return found;
 }
 
+/* The group's own folder may have been somebody else's when the daemon was started again, or have
+ * been removed since. Of other folders, none where another group saves. */
+static zero_status claim(struct saver *saver, struct zero_detail *detail)
+{
+    bool own = strcmp(saver->job.dir, saver->shard->config.checkpoint_dir) == 0;
+    zero_status s = own ? store_lock_take(saver->job.claim, saver->job.dir, detail)
+                        : store_lock_check(saver->job.claim, saver->job.dir, detail);
+
+    return s.code == ZERO_UNSUPPORTED ? zero_success() : s; /* warned about at the start */
+}
+
 static zero_status begin(struct saver *saver)
 {
     struct zero_detail detail = { "" };
+    zero_status s = zero_success();
 
     saver->found = find_known(saver);
     if (saver->found)
-        return zero_success();
-    zero_status s = store_begin(saver->job.dir, saver->job.record.step, &saver->folder, &detail);
-
+        return s;
+    s = claim(saver, &detail);
+    if (!zero_failed(s))
+        s = store_begin(saver->job.dir, saver->job.record.step, &saver->folder, &detail);
     if (zero_failed(s))
         return say(s, &detail);
     saver->open = true;

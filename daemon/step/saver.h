@@ -16,6 +16,7 @@
 
 #include "daemon/shard/shard.h"
 #include "daemon/step/journal.h"
+#include "daemon/store/lock.h"
 #include "daemon/store/save.h"
 
 struct saver;
@@ -37,6 +38,7 @@ enum { SAVER_KNOWN = 2 };
 /* Set by the worker before the order that needs it. */
 struct saver_job {
     const char *dir;              /* BEGIN: of the checkpoints */
+    struct store_lock *claim;     /* BEGIN: of zerod.checkpoint.dir, lent */
     const char *path;             /* WRITE, COMMIT: of the unfinished one */
     struct journal_record record; /* of the step that was copied */
     unsigned char blob[ZERO_RING_MAX_BLOB];

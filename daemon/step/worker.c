@@ -341,6 +341,7 @@ zero_status engine_create(const struct engine_options *options, struct engine **
         return FAIL(NO_MEMORY, "create worker", "%zu bytes", sizeof *e);
     e->options = *options;
     e->description = -1;
+    store_lock_init(&e->claim, options->dir);
     e->device = options->device;
     pthread_mutex_init(&e->mail.lock, NULL);
     TRY(s, e->device->ops->alloc(e->device, "bell", ZERO_PAGE_BYTES, &e->bell_buf));

@@ -2,7 +2,7 @@
 /* faults: preloaded, makes the n-th call that a save depends on go wrong.
  *
  *   FAULT_AT=n           of all wrapped calls together, from 1
- *   FAULT_CALL=name      of that call alone; pread counts only so
+ *   FAULT_CALL=name      of that call alone; pread, and fcntl to lock, count only so
  *   FAULT_KIND           a number: that errno; "short": half of it is done;
  *                        "kill": the process dies before it; "killed": after it;
  *                        "stop": it is stopped before it
@@ -100,6 +100,23 @@ WRAP(renameat2, (int a, const char *from, int b, const char *to, unsigned flags)
      REAL(renameat2)(a, from, b, to, flags))
 WRAP(unlinkat, (int dir, const char *path, int flags), REAL(unlinkat)(dir, path, flags))
 WRAP(flock, (int fd, int what), REAL(flock)(fd, what))
+
+/* Of fcntl, what takes a lock. */
+EXPORT int fcntl(int fd, int what, ...)
+{
+    bool strike = what == F_OFD_SETLK && getenv("FAULT_CALL") != NULL && strikes("fcntl");
+    int error = strike ? error_of() : 0;
+    va_list args;
+
+    va_start(args, what);
+    void *argument = va_arg(args, void *);
+    va_end(args);
+    if (error != 0) {
+        errno = error;
+        return -1;
+    }
+    return REAL(fcntl)(fd, what, argument);
+}
 
 /* A close that fails has closed all the same. */
 EXPORT int close(int fd)
