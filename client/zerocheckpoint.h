@@ -141,8 +141,8 @@ struct zero_verified {
 };
 
 /* Reads every byte of the checkpoint `path` (DIR/step-N) and compares it with its checksum. CORRUPT
- * when anything differs or is missing: then too *out (or NULL) says how much, and out_detail the first. watch may
- * be NULL. */
+ * when anything differs or is missing: then too *out (or NULL) says how much, and out_detail the
+ * first. watch may be NULL. */
 ZERO_API zero_status zero_checkpoint_verify(const char *path, const struct zero_verify_watch *watch,
                                             struct zero_verified *out,
                                             struct zero_detail *out_detail);

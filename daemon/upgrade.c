@@ -20,8 +20,8 @@ enum { LIMIT_MS = 10000, FORMATS_BYTES = 96 };
  * this version's library. */
 static void write_formats(char out[FORMATS_BYTES])
 {
-    snprintf(out, FORMATS_BYTES, "model %d, journal %d, session %d", DESCRIPTION_VERSION,
-             JOURNAL_VERSION, ZERO_PROTOCOL_VERSION);
+    snprintf(out, FORMATS_BYTES, "model %d, journal %d, board %d, session %d", DESCRIPTION_VERSION,
+             JOURNAL_VERSION, BOARD_VERSION, ZERO_PROTOCOL_VERSION);
 }
 
 int upgrade_can_take(const char *formats, uint32_t world)

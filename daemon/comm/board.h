@@ -92,7 +92,8 @@ struct board_head {
     _Atomic uint64_t save_total;   /* of how many */
     _Atomic uint64_t finishing;    /* told to end, and may still save */
     uint64_t save_step;            /* rank 0: published by save_order */
-    uint64_t path_step;            /* rank 0: of save_path */
+    uint64_t own_step;             /* rank 0: of the last save into zerod.checkpoint.dir */
+    char own_save[24];             /* and its id: the folder there may be of another save */
     char save_path[BOARD_PATH];    /* rank 0: published by save_order */
     char save_text[BOARD_TEXT];    /* published by save_said */
     struct board_fill fill;

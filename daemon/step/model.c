@@ -16,7 +16,6 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/keep.h"
 #include "daemon/step/phases.h"
-#include "daemon/step/recall.h"
 #include "daemon/step/restore.h"
 #include "daemon/step/save.h"
 #include "daemon/step/version.h"
@@ -254,14 +253,13 @@ static zero_status build(struct engine *e, struct engine_model *model)
     TRY(s, make_tables(e));
     start_board(e);
     TRY(s, start_journal(e, model->kept != NULL));
-    TRY(s, claim_take(e, model->kept != NULL));
-    if (model->kept == NULL)
+    if (model->kept == NULL) {
+        TRY(s, claim_take(e));
         TRY(s, restore_model(e));
-    else if (e->options.restore != NULL)
+    } else if (e->options.restore != NULL) {
         LOG_INFO("--restore is ignored: the state in memory is newer");
+    }
     start_state(e);
-    if (model->kept != NULL)
-        recall_saved(e);
     s = lodge(e, model);
 out:
     return s;
@@ -283,6 +281,8 @@ zero_status model_join(struct engine *e, struct engine_model *model)
 
     stats_set(&e->stats.state, STATE_JOINING);
     TRY(s, build(e, model));
+    if (kept)
+        save_look(e);
     s = enter(e, kept ? 0 : patience_ms(model, began));
 out:
     zero_layout_destroy(model->layout);

@@ -9,25 +9,25 @@
 #include "daemon/shard/description.h"
 #include "daemon/store/catalogue.h"
 
-void recall_note(struct engine *e, const struct store_facts *facts)
+void recall_note(struct stats *stats, const struct store_facts *facts)
 {
     uint64_t now = (uint64_t)time(NULL);
     uint64_t age = now > facts->time ? now - facts->time : 0;
     /* what reads it takes differences: from before the machine's start it is a negative number */
     uint64_t saved_ns = clock_ns() - age * UINT64_C(1000000000);
 
-    stats_set(&e->stats.saved_step, facts->info.step);
-    stats_set(&e->stats.saved_ns, saved_ns != 0 ? saved_ns : 1);
+    stats_set(&stats->saved_step, facts->info.step);
+    stats_set(&stats->saved_ns, saved_ns != 0 ? saved_ns : 1);
 }
 
 /* A folder may have checkpoints of a training that was there before. */
-static bool is_own(const struct engine *e, const struct store_info *info)
+static bool is_own(const struct shard *shard, int description, const struct store_info *info)
 {
     char *layout = zero_layout_text(info->layout), *config = NULL;
     size_t bytes = 0;
-    bool same = layout != NULL && info->layout->world == e->options.world &&
-                strncmp(e->shard->text, layout, strlen(layout)) == 0 &&
-                !zero_failed(description_config(e->description, &config, &bytes)) &&
+    bool same = layout != NULL && info->layout->world == shard->layout->world &&
+                strncmp(shard->text, layout, strlen(layout)) == 0 &&
+                !zero_failed(description_config(description, &config, &bytes)) &&
                 bytes == info->config_bytes && memcmp(config, info->config, bytes) == 0;
 
     free(layout);
@@ -35,23 +35,17 @@ static bool is_own(const struct engine *e, const struct store_info *info)
     return same;
 }
 
-void recall_saved(struct engine *e)
+void recall_saved(const struct shard *shard, int description, uint64_t step, struct stats *stats)
 {
-    const char *dir = e->shard->config.checkpoint_dir;
-    const struct store_seek seek = { .dir = dir, .before = e->record.step + 1 };
+    const struct store_seek seek = { .dir = shard->config.checkpoint_dir, .before = step + 1 };
     struct zero_detail ignored = { "" };
     struct store *store = NULL;
     char *path = NULL;
 
-    if (e->options.rank != 0 || dir[0] == '\0')
-        return;
     if (!zero_failed(store_seek(&seek, &path, &ignored)) &&
-        !zero_failed(store_open(path, &store, &ignored)) && is_own(e, &store_facts(store)->info)) {
-        const struct store_info *info = &store_facts(store)->info;
-        recall_note(e, store_facts(store));
-        if (info->step == e->record.step && info->updates == e->record.updates)
-            e->save.last_step = info->step; /* it need not be saved again */
-    }
+        !zero_failed(store_open(path, &store, &ignored)) &&
+        is_own(shard, description, &store_facts(store)->info))
+        recall_note(stats, store_facts(store));
     store_close(store);
     free(path);
 }

@@ -291,7 +291,7 @@ static zero_status take_progress(const struct restore *r)
                                      .next_scale = record->loss_scale };
     if (choose_is_own(r->e, r->path)) {
         r->e->save.last_step = info->step; /* it need not be saved again */
-        recall_note(r->e, r->facts);
+        recall_note(&r->e->stats, r->facts);
     }
 out:
     return s;

@@ -11,7 +11,7 @@
 #include "daemon/base/notify.h"
 #include "daemon/step/saver.h"
 
-enum { SLICE_BYTES = 32 << 20, FINISH_TOGETHER_MS = 2000 };
+enum { SLICE_BYTES = 32 << 20 };
 
 /* Words on the boards: the save's number, and what. */
 #define SAVE_WORD(id, what) ((uint64_t)(id) << 8 | (uint64_t)(what))
@@ -265,7 +265,7 @@ static bool lead_copy(struct engine *e)
 
 static void end_saved(struct engine *e)
 {
-    if (strcmp(e->save.dir, e->shard->config.checkpoint_dir) == 0)
+    if (saver_own(e->save.saver))
         e->save.last_step = e->board->save_step;
     stats_set(&e->stats.saved_step, e->board->save_step);
     stats_set(&e->stats.saved_ns, clock_ns());
@@ -276,19 +276,33 @@ static void end_saved(struct engine *e)
  * was on its way when somebody died, and the one that the model began with. */
 static void name_known(const struct engine *e, struct saver_job *job)
 {
-    const char *id = strrchr(e->board->save_path, '-');
     uint64_t step = 0;
     int end = 0;
 
     memset(job->known, 0, sizeof job->known);
     if (e->save.token != SAVE_FINAL)
         return;
-    if (id != NULL && strlen(id + 1) == STORE_ID_CHARS && e->board->path_step == e->step)
-        memcpy(job->known[0], id + 1, STORE_ID_CHARS);
+    if (e->board->own_step == e->step)
+        memcpy(job->known[0], e->board->own_save, STORE_ID_CHARS);
     if (sscanf(e->journal.head->origin, "step %" SCNu64 " of save %16[0-9a-f]%n", &step,
                job->known[1], &end) != 2 ||
         step != e->step || e->journal.head->origin[end] != '\0')
         job->known[1][0] = '\0';
+}
+
+/* Before it can have its name: whoever comes after this daemon shall know it. */
+static void note_own(struct engine *e)
+{
+    struct board_head *board = e->board;
+    const char *id = strrchr(board->save_path, '-');
+
+    if (!saver_own(e->save.saver) || id == NULL || strlen(id + 1) != STORE_ID_CHARS)
+        return;
+    board->own_step = UINT64_MAX;
+    atomic_signal_fence(memory_order_seq_cst);
+    memcpy(board->own_save, id + 1, STORE_ID_CHARS);
+    atomic_signal_fence(memory_order_seq_cst);
+    board->own_step = board->save_step;
 }
 
 static bool lead_write(struct engine *e)
@@ -314,7 +328,7 @@ static bool lead_write(struct engine *e)
         return true;
     }
     snprintf(e->board->save_path, sizeof e->board->save_path, "%s", saver_text(e->save.saver));
-    e->board->path_step = e->board->save_step;
+    note_own(e);
     e->save.lead = LEAD_WRITE;
     give_order(e, ORDER_WRITE);
     return true;
@@ -464,6 +478,18 @@ void save_committed(struct engine *e)
                    (double)(now - e->save.begun_ns) >= config->checkpoint_minutes * 60e9;
     if (by_steps || by_time)
         begin(e, config->checkpoint_dir, by_steps ? e->step + 1 : 0, SAVE_PERIODIC);
+}
+
+void save_look(struct engine *e)
+{
+    if (e->options.rank != 0 || e->shard->config.checkpoint_dir[0] == '\0' ||
+        zero_failed(saver_create(e->shard, e->description, on_saver, e, &e->save.saver)))
+        return;
+    struct saver_job *job = saver_job(e->save.saver);
+    job->claim = &e->claim;
+    job->stats = &e->stats;
+    job->step = e->record.step;
+    saver_order(e->save.saver, SAVER_LOOK);
 }
 
 bool save_pass(struct engine *e)

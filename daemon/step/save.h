@@ -31,6 +31,8 @@
 
 /* Rank 0: begins a save into `dir`, answered with ENGINE_SAVED of this token. */
 void save_begin(struct engine *e, const char *dir, uint64_t token);
+/* A model that was kept: looks after zerod.checkpoint.dir without waiting for it. */
+void save_look(struct engine *e);
 /* A step was committed: begins a periodic save when one is due after the next. */
 void save_committed(struct engine *e);
 /* Goes on; true if anything changed. */

@@ -9,11 +9,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
 #include "daemon/shard/description.h"
+#include "daemon/step/claim.h"
+#include "daemon/step/recall.h"
 #include "daemon/store/catalogue.h"
 #include "daemon/store/store.h"
 
@@ -26,7 +29,7 @@ struct saver {
     pthread_mutex_t lock;
     pthread_cond_t changed;
     enum saver_order order;
-    bool ordered, dropping, stopping;
+    bool ordered, looking, dropping, stopping;
     atomic_int state;
     char text[PATH_MAX]; /* published by state */
     struct saver_job job;
@@ -37,7 +40,7 @@ struct saver {
     struct store_progress progress;
     struct store_save folder; /* rank 0's, while open */
     bool open;
-    bool found;               /* published by state */
+    bool found, own;          /* published by state */
     _Atomic uint64_t touched; /* bytes of memory, ever */
 };
 
@@ -154,11 +157,21 @@ static zero_status claim(struct saver *saver, struct zero_detail *detail)
     return s.code == ZERO_UNSUPPORTED ? zero_success() : s; /* warned about at the start */
 }
 
+static bool is_own(const struct saver *saver)
+{
+    struct stat own, given;
+
+    return stat(saver->shard->config.checkpoint_dir, &own) == 0 &&
+           stat(saver->job.dir, &given) == 0 && own.st_dev == given.st_dev &&
+           own.st_ino == given.st_ino;
+}
+
 static zero_status begin(struct saver *saver)
 {
     struct zero_detail detail = { "" };
     zero_status s = zero_success();
 
+    saver->own = is_own(saver);
     saver->found = find_known(saver);
     if (saver->found)
         return s;
@@ -167,6 +180,7 @@ static zero_status begin(struct saver *saver)
         s = store_begin(saver->job.dir, saver->job.record.step, &saver->folder, &detail);
     if (zero_failed(s))
         return say(s, &detail);
+    saver->own = is_own(saver); /* if it was made now */
     saver->open = true;
     snprintf(saver->text, sizeof saver->text, "%s", saver->folder.path);
     if (strlen(saver->folder.path) >= BOARD_PATH)
@@ -260,6 +274,10 @@ static zero_status carry_out(struct saver *saver, enum saver_order order)
     zero_status s;
 
     switch (order) {
+    case SAVER_LOOK: /* a file system that hangs holds nothing else up */
+        claim_again(saver->job.claim, saver->shard->config.checkpoint_dir);
+        recall_saved(saver->shard, saver->description, saver->job.step, saver->job.stats);
+        return zero_success();
     case SAVER_PREPARE:
         return prepare(saver);
     case SAVER_BEGIN:
@@ -285,12 +303,12 @@ static void run_order(struct saver *saver, enum saver_order order)
     pthread_mutex_lock(&saver->lock);
     if (zero_failed(s))
         snprintf(saver->text, sizeof saver->text, "%s", fail_detail());
-    if (order == SAVER_DROP)
-        saver->dropping = false;
-    enum saver_state now = zero_failed(s)        ? SAVER_FAILED
-                           : order == SAVER_DROP ? SAVER_IDLE
-                                                 : SAVER_DONE;
-    if (!saver->ordered && !saver->dropping) /* otherwise the next one is waited for already */
+    saver->dropping = saver->dropping && order != SAVER_DROP;
+    saver->looking = saver->looking && order != SAVER_LOOK;
+    bool idle = order == SAVER_DROP || order == SAVER_LOOK;
+    enum saver_state now = zero_failed(s) ? SAVER_FAILED : idle ? SAVER_IDLE : SAVER_DONE;
+    if (!saver->ordered && !saver->looking &&
+        !saver->dropping) /* otherwise the next one is waited for already */
         atomic_store(&saver->state, now);
     pthread_mutex_unlock(&saver->lock);
     saver->notify(saver->context);
@@ -302,12 +320,14 @@ static void *run(void *argument)
 
     pthread_mutex_lock(&saver->lock);
     while (!saver->stopping) {
-        if (!saver->ordered && !saver->dropping) {
+        if (!saver->ordered && !saver->looking && !saver->dropping) {
             pthread_cond_wait(&saver->changed, &saver->lock);
             continue;
         }
-        enum saver_order order = saver->dropping ? SAVER_DROP : saver->order;
-        saver->ordered = saver->ordered && order == SAVER_DROP;
+        enum saver_order order = saver->dropping  ? SAVER_DROP
+                                 : saver->looking ? SAVER_LOOK
+                                                  : saver->order;
+        saver->ordered = saver->ordered && (saver->dropping || saver->looking);
         atomic_store(&saver->progress.cancel, false);
         pthread_mutex_unlock(&saver->lock);
         run_order(saver, order);
@@ -372,6 +392,8 @@ void saver_order(struct saver *saver, enum saver_order order)
         saver->dropping = true;
         saver->ordered = false;
         atomic_store(&saver->progress.cancel, true);
+    } else if (order == SAVER_LOOK) {
+        saver->looking = true; /* whatever is dropped */
     } else {
         saver->order = order;
         saver->ordered = true;
@@ -389,6 +411,11 @@ enum saver_state saver_state(const struct saver *saver)
 const char *saver_text(const struct saver *saver)
 {
     return saver->text;
+}
+
+bool saver_own(const struct saver *saver)
+{
+    return saver->own;
 }
 
 bool saver_found(const struct saver *saver)

@@ -3,10 +3,10 @@
  *
  * Owns    its thread and the memory of the copy.
  * Thread  saver_*: the worker. `notify` is called on the saver's thread after every change.
- * Order   PREPARE, then the worker fills the copy, BEGIN (rank 0), WRITE, COMMIT (rank 0); DROP at
- *         any time. One order at a time: the next when the last has ended, but DROP.
- * Fails   state FAILED, with a text; the next PREPARE starts anew.
- * Uses    store, shard.   Used by save.
+ * Order   LOOK, if the model was kept; for each save PREPARE, then the worker fills the copy, BEGIN
+ * (rank 0), WRITE, COMMIT (rank 0); DROP at any time. One order at a time: the next when the last
+ * has ended, but DROP. Fails   state FAILED, with a text; the next PREPARE starts anew. Uses store,
+ * shard.   Used by save.
  */
 #ifndef DAEMON_STEP_SAVER_H
 #define DAEMON_STEP_SAVER_H
@@ -16,12 +16,13 @@
 
 #include "daemon/shard/shard.h"
 #include "daemon/step/journal.h"
+#include "daemon/step/stats.h"
 #include "daemon/store/lock.h"
 #include "daemon/store/save.h"
 
 struct saver;
 
-enum saver_order { SAVER_PREPARE, SAVER_BEGIN, SAVER_WRITE, SAVER_COMMIT, SAVER_DROP };
+enum saver_order { SAVER_LOOK, SAVER_PREPARE, SAVER_BEGIN, SAVER_WRITE, SAVER_COMMIT, SAVER_DROP };
 enum saver_state { SAVER_IDLE, SAVER_BUSY, SAVER_DONE, SAVER_FAILED };
 
 /* What of a rank is copied: whole shards, one kind of state after the other. */
@@ -37,8 +38,10 @@ enum { SAVER_KNOWN = 2 };
 
 /* Set by the worker before the order that needs it. */
 struct saver_job {
+    struct stats *stats;          /* LOOK: of the engine, where status finds what it has seen */
+    uint64_t step;                /* LOOK: of the state that was kept */
     const char *dir;              /* BEGIN: of the checkpoints */
-    struct store_lock *claim;     /* BEGIN: of zerod.checkpoint.dir, lent */
+    struct store_lock *claim;     /* LOOK, BEGIN: of zerod.checkpoint.dir, lent */
     const char *path;             /* WRITE, COMMIT: of the unfinished one */
     struct journal_record record; /* of the step that was copied */
     unsigned char blob[ZERO_RING_MAX_BLOB];
@@ -56,6 +59,8 @@ void saver_order(struct saver *saver, enum saver_order order);
 enum saver_state saver_state(const struct saver *saver);
 /* Of DONE: the path (BEGIN, COMMIT); of FAILED: why. */
 const char *saver_text(const struct saver *saver);
+/* Of BEGIN: it is in zerod.checkpoint.dir, whatever its folder was called. */
+bool saver_own(const struct saver *saver);
 /* Of BEGIN: a known one is there, complete, and is the text. */
 bool saver_found(const struct saver *saver);
 /* Bytes of memory and files that it has filled so far: grows as long as it goes on. */

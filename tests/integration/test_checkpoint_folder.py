@@ -69,6 +69,8 @@ def end(idle):
 
 
 def told(idle, step, what):
+    until(lambda: (lead(idle) or {"checkpoint": {"step": None}})["checkpoint"]["step"] == step,
+          what=what)
     found = lead(idle)["checkpoint"]
     check(found["step"] == step and 0 <= found["age"] < 3600 and not found["failed"],
           f"{what}: status says {found}")
@@ -100,14 +102,14 @@ def check_two_groups():
         epoch = lead(first)["epoch"]
         os.kill(status(first.run)["ranks"][rank]["pid"], signal.SIGKILL)
         until(lambda: is_ready(first, epoch), what=f"the group after rank {rank}'s death")
+        told(first, 3, f"after the death of rank {rank}")  # the lock is taken before
         check(locked(own) is None, f"not held after the death of rank {rank}")
-        told(first, 3, f"after the death of rank {rank}")
     epoch, pid = lead(first)["epoch"], lead(first)["pid"]
     run = ctl("--runtime-dir", first.run, "upgrade", "--now")
     check(run.returncode == 0 and lead(first)["pid"] == pid and lead(first)["epoch"] > epoch,
           f"upgrade: {run}")
-    check(locked(own) is None, "not held after an upgrade")
     told(first, 3, "after an upgrade")
+    check(locked(own) is None, "not held after an upgrade")
     log = end(first)
     check("is not saved" not in log and "ended with exit code" not in log,
           f"the step that a predecessor had saved: {log}")
@@ -141,8 +143,8 @@ def check_lost():
     epoch = lead(idle)["epoch"]
     os.kill(lead(idle)["pid"], signal.SIGKILL)
     until(lambda: is_ready(idle, epoch), what="the group without a folder")
-    check("the training goes on, but cannot save now" in idle.text() and
-          f"{own} is where another group saves (the test)" in idle.text(), idle.text())
+    until(lambda: "the training goes on, but cannot save now" in idle.text(), what="a warning")
+    check(f"{own} is where another group saves (the test)" in idle.text(), idle.text())
     idle.train(4)
     run = save(idle.run)
     check(run.returncode == 1 and "another group saves (the test)" in run.stderr, f"taken: {run}")
