@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "daemon/step/keep.h"
-#include "daemon/step/save.h"
+#include "daemon/step/lead.h"
 
 static void publish(struct engine *e, const struct board_decision *decision)
 {
@@ -129,7 +129,7 @@ bool decide_pass(struct engine *e)
         publish(e, &decision);
         return true;
     }
-    if (save_holds(e) || !all_voted(e))
+    if (lead_holds(e) || !all_voted(e))
         return false;
     if (votes_agree(e, &decision))
         decide_step(e, &decision);

@@ -7,6 +7,7 @@
 #include "daemon/base/clock.h"
 #include "daemon/base/fail.h"
 #include "daemon/base/log.h"
+#include "daemon/step/lead.h"
 #include "daemon/step/mail.h"
 #include "daemon/step/save.h"
 
@@ -182,7 +183,7 @@ static bool goes_on(struct engine *e, uint64_t now)
     atomic_store(&e->board->finishing, 1);
     if (stalled(e, now))
         return false;
-    return e->options.rank == 0 ? save_last(e) : rank_0_goes_on(e, now);
+    return e->options.rank == 0 ? lead_last(e) : rank_0_goes_on(e, now);
 }
 
 static zero_status outcome(struct engine *e)

@@ -17,35 +17,34 @@
  * trainer. A periodic save begins a step early, so that memory is there when its step is committed.
  *
  * Thread  the worker.
- * Fails   ENGINE_SAVED says how a save ended, with the path or the reason.
- * Uses    engine, saver.   Used by worker, model, phases, decide, finish.
+ * Fails   a rank's failure is on its board; lead.h has the end of the whole.
+ * Uses    engine, lead, saver.   Used by worker, model, phases, finish, lead.
  */
 #ifndef DAEMON_STEP_SAVE_H
 #define DAEMON_STEP_SAVE_H
 
 #include "daemon/step/engine.h"
 
-/* The tokens of saves that nobody asked for: one that was due, and the one before the end. */
-#define SAVE_PERIODIC UINT64_MAX
-#define SAVE_FINAL (UINT64_MAX - 1)
+/* Words on the boards: the save's number, and what. */
+#define SAVE_WORD(id, what) ((uint64_t)(id) << 8 | (uint64_t)(what))
+#define SAVE_ID(word) ((word) >> 8)
+#define SAVE_WHAT(word) ((word)&0xff)
 
-/* Rank 0: begins a save into `dir`, answered with ENGINE_SAVED of this token. */
-void save_begin(struct engine *e, const char *dir, uint64_t token);
+enum order { ORDER_NONE, ORDER_PREPARE, ORDER_COPY, ORDER_WRITE };
+
 /* A model that was kept: looks after zerod.checkpoint.dir without waiting for it. */
 void save_look(struct engine *e);
 /* A step was committed: begins a periodic save when one is due after the next. */
 void save_committed(struct engine *e);
 /* Goes on; true if anything changed. */
 bool save_pass(struct engine *e);
-/* Rank 0 may not decide: a rank still copies. */
-bool save_holds(const struct engine *e);
 /* The group is left: what was begun is dropped. */
 void save_drop(struct engine *e, const char *why);
-/* Rank 0, which is told to end: true while the last step is still to be saved; begins that once. */
-bool save_last(struct engine *e);
 /* The rank that the save on its way waits for; rank 0 if there is none. */
 uint32_t save_behind(const struct engine *e);
 
+/* This rank cannot go on with it. */
+void save_failed(struct engine *e, const char *why);
 /* Tells status and the other ranks how much is written. */
 void save_count(struct engine *e);
 void save_destroy(struct engine *e);

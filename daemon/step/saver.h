@@ -3,10 +3,11 @@
  *
  * Owns    its thread and the memory of the copy.
  * Thread  saver_*: the worker. `notify` is called on the saver's thread after every change.
- * Order   LOOK, if the model was kept; for each save PREPARE, then the worker fills the copy, BEGIN
- * (rank 0), WRITE, COMMIT (rank 0); DROP at any time. One order at a time: the next when the last
- * has ended, but DROP. Fails   state FAILED, with a text; the next PREPARE starts anew. Uses store,
- * shard.   Used by save.
+ * Order   LOOK first, if the model was kept. For each save PREPARE, then the worker fills the copy,
+ *         BEGIN (rank 0), WRITE, COMMIT (rank 0); DROP at any time. One order at a time: the next
+ *         when the last has ended, but LOOK and DROP, which keep their turn.
+ * Fails   state FAILED, with a text; the next PREPARE starts anew.
+ * Uses    store, shard, claim, recall.   Used by save, lead.
  */
 #ifndef DAEMON_STEP_SAVER_H
 #define DAEMON_STEP_SAVER_H

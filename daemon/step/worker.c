@@ -21,6 +21,7 @@
 #include "daemon/step/fold.h"
 #include "daemon/step/grant.h"
 #include "daemon/step/keep.h"
+#include "daemon/step/lead.h"
 #include "daemon/step/mail.h"
 #include "daemon/step/model.h"
 #include "daemon/step/phases.h"
@@ -147,7 +148,7 @@ static void do_command(struct engine *e, const struct command *command)
         version_begin(e, &command->buf);
         break;
     case COMMAND_SAVE:
-        save_begin(e, command->dir, command->token);
+        lead_begin(e, command->dir, /* target= */ 0, command->token);
         free(command->dir);
         break;
     case COMMAND_FINISH:
