@@ -1,17 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* zerod: one rank's daemon. Wires the folders together and decides nothing. */
-#include <argp.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sysexits.h>
 #include <unistd.h>
 
@@ -20,22 +16,13 @@
 #include "daemon/base/log.h"
 #include "daemon/base/notify.h"
 #include "daemon/control/control.h"
+#include "daemon/place.h"
 #include "daemon/report.h"
 #include "daemon/session/session.h"
+#include "daemon/settings.h"
 #include "daemon/shard/description.h"
 #include "daemon/store/catalogue.h"
 #include "daemon/upgrade.h"
-
-__attribute__((visibility("default"))) const char *argp_program_version = "zerod " ZEROD_VERSION;
-
-struct settings {
-    uint32_t rank, world;
-    const char *dir;
-    const char *restore;
-    const char *can_take; /* answer whether this program could go on, and end; NULL: be a daemon */
-    bool weights_only;
-    enum log_level level;
-};
 
 enum { REMEMBERED = 16 };
 
@@ -58,8 +45,7 @@ struct daemon {
     int exit_code;
     bool forget;          /* the holder shall forget the arenas */
     char *checkpoint_dir; /* of the model that was kept; NULL: none */
-    char *dir; /* settings.dir, absolute: zeroctl finds it in the kernel's list of sockets */
-    int lock;
+    struct place place;
     bool stopping, closing;
     uint64_t saves; /* that people asked for; the last few are remembered */
     struct asked_save {
@@ -69,152 +55,11 @@ struct daemon {
     } save[REMEMBERED];
 };
 
-/* ---- options -------------------------------------------------------------------------------- */
-
 enum { RECOVERY_TOKEN = 0 }; /* no client has it */
 /* Told to end, it may still save, and asks the holder every second for ten more: as long as its
  * worker, which gives up when nothing moves, is there. */
 enum { PATIENCE_MS = 1000, WORKER_MS = 20000 };
 #define PATIENCE "EXTEND_TIMEOUT_USEC=10000000"
-
-enum {
-    OPTION_RANK = 'r',
-    OPTION_WORLD = 'w',
-    OPTION_DIR = 'd',
-    OPTION_VERBOSE = 'v',
-    OPTION_RESTORE = 256,
-    OPTION_WEIGHTS_ONLY,
-    OPTION_CAN_TAKE
-};
-
-static const struct argp_option options[] = {
-    { "rank", OPTION_RANK, "R", 0, "this daemon's rank, 0 to N-1", 0 },
-    { "world", OPTION_WORLD, "N", 0, "daemons in the group", 0 },
-    { "runtime-dir", OPTION_DIR, "DIR", 0,
-      "folder of the group's sockets, the same for every rank (default $ZERO_RUNTIME_DIR)", 0 },
-    { "restore", OPTION_RESTORE, "PATH", 0,
-      "a model that is new starts from this checkpoint, or from the newest complete one in the "
-      "folder PATH (default: the newest in the config's zerod.checkpoint.dir)",
-      0 },
-    { "weights-only", OPTION_WEIGHTS_ONLY, NULL, 0,
-      "with --restore: the weights are the initial values of a training that begins at step 0", 0 },
-    { "can-take", OPTION_CAN_TAKE, "FORMATS", 0,
-      "only say by the exit code (0, or 78 with a reason) whether this program could go on from a "
-      "state in these formats, with the model on stdin: for an upgrade",
-      0 },
-    { "verbose", OPTION_VERBOSE, NULL, 0, "log refused requests too", 0 },
-    { 0 },
-};
-
-static uint32_t parse_number(struct argp_state *state, const char *text, const char *what)
-{
-    char *end = NULL;
-    unsigned long value = strtoul(text, &end, 10);
-
-    if (*text < '0' || *text > '9' || *end != '\0' || value > ZERO_MAX_WORLD)
-        argp_error(state, "%s is a number up to %d, not '%s'", what, ZERO_MAX_WORLD, text);
-    return (uint32_t)value;
-}
-
-static error_t parse_option(int key, char *argument, struct argp_state *state)
-{
-    struct settings *settings = state->input;
-
-    switch (key) {
-    case OPTION_RANK:
-        settings->rank = parse_number(state, argument, "--rank");
-        return 0;
-    case OPTION_WORLD:
-        settings->world = parse_number(state, argument, "--world");
-        return 0;
-    case OPTION_DIR:
-        settings->dir = argument;
-        return 0;
-    case OPTION_RESTORE:
-        settings->restore = argument;
-        return 0;
-    case OPTION_WEIGHTS_ONLY:
-        settings->weights_only = true;
-        return 0;
-    case OPTION_CAN_TAKE:
-        settings->can_take = argument;
-        return 0;
-    case OPTION_VERBOSE:
-        settings->level = LOG_DEBUG_LEVEL;
-        return 0;
-    case ARGP_KEY_END:
-        if (settings->can_take != NULL && settings->world != 0)
-            return 0;
-        if (settings->world == 0 || settings->rank >= settings->world)
-            argp_error(state, "--world N (1 to %d) and --rank R (0 to N-1) are needed",
-                       ZERO_MAX_WORLD);
-        if (settings->dir == NULL)
-            argp_error(state, "--runtime-dir DIR is needed (or ZERO_RUNTIME_DIR)");
-        if (settings->weights_only && settings->restore == NULL)
-            argp_error(state, "--weights-only needs a checkpoint: --restore PATH");
-        return 0;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-}
-
-static const struct argp parser = {
-    .options = options,
-    .parser = parse_option,
-    .doc = "Owns one rank's shard of a model: reduces gradients, updates, keeps the state.\v"
-           "Listens in DIR on rank-R.sock (trainers), rank-R.control (gRPC) and rank-R.peer (other "
-           "ranks). Tells NOTIFY_SOCKET when it is ready. SIGTERM ends it in good order. "
-           "ZERO_KERNELS=scalar|avx2|avx512 forces the instruction set.",
-};
-
-/* ---- start ---------------------------------------------------------------------------------- */
-
-/* Who can write to it can put a socket of his own in place of ours. Reading it does no harm: what
- * lies in it is closed itself. */
-static zero_status check_folder(const char *dir)
-{
-    struct stat st;
-
-    if (stat(dir, &st) != 0)
-        return FAIL(SYSTEM, "check runtime folder", "%s: %s", dir, strerror(errno));
-    if ((st.st_uid != geteuid() && st.st_uid != 0) || (st.st_mode & (S_IWGRP | S_IWOTH)) != 0)
-        return FAIL(PERMISSION, "check runtime folder",
-                    "%s must be of uid %u, and nobody else may write to it: it is of uid %u with "
-                    "mode %03o; make one with mkdir -m 700",
-                    dir, (unsigned)geteuid(), (unsigned)st.st_uid, (unsigned)st.st_mode & 07777);
-    return zero_success();
-}
-
-static zero_status make_folder(struct daemon *daemon)
-{
-    const char *dir = daemon->settings.dir;
-
-    if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-        return FAIL(SYSTEM, "make runtime folder", "%s: %s", dir, strerror(errno));
-    daemon->dir = realpath(dir, NULL);
-    if (daemon->dir == NULL)
-        return FAIL(SYSTEM, "find runtime folder", "%s: %s", dir, strerror(errno));
-    daemon->settings.dir = daemon->dir;
-    return check_folder(daemon->dir);
-}
-
-/* One daemon a rank and folder; the lock goes with the process, however it ends. */
-static zero_status take_lock(struct daemon *daemon)
-{
-    const struct settings *s = &daemon->settings;
-    char path[4096];
-    int bytes = snprintf(path, sizeof path, "%s/rank-%u.lock", s->dir, s->rank);
-
-    if (bytes < 0 || (size_t)bytes >= sizeof path)
-        return FAIL(INVALID_ARGUMENT, "take lock", "the runtime folder's name is too long");
-    daemon->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (daemon->lock < 0)
-        return FAIL(SYSTEM, "take lock", "%s: %s: is the runtime folder writable?", path,
-                    strerror(errno));
-    if (flock(daemon->lock, LOCK_EX | LOCK_NB) != 0)
-        return FAIL(BUSY, "take lock", "another zerod runs as rank %u in %s", s->rank, s->dir);
-    return zero_success();
-}
 
 /* ---- stop ----------------------------------------------------------------------------------- */
 
@@ -343,7 +188,7 @@ static void replace(struct daemon *daemon)
 
     LOG_INFO("going on as %s", daemon->program);
     notify_say("RELOADING=1");
-    close(daemon->lock); /* the successor takes it; nobody else is started meanwhile */
+    place_leave(&daemon->place); /* the successor takes it; nobody else is started meanwhile */
     if (!zero_failed(notify_hand_over(legacy, count))) {
         execv(daemon->program, daemon->argv);
         LOG_ERROR("cannot execute %s: %s: going on as before", daemon->program, strerror(errno));
@@ -525,7 +370,6 @@ static zero_status open_all(struct daemon *daemon)
     const struct settings *settings = &daemon->settings;
     struct engine_options engine = { .rank = settings->rank,
                                      .world = settings->world,
-                                     .dir = settings->dir,
                                      .comm = comm_find("shm"),
                                      .restore = settings->restore,
                                      .weights_only = settings->weights_only,
@@ -542,8 +386,8 @@ static zero_status open_all(struct daemon *daemon)
     char path[4096];
     zero_status s;
 
-    TRY(s, make_folder(daemon));
-    TRY(s, take_lock(daemon));
+    TRY(s, place_take(&daemon->place, settings->dir, settings->rank));
+    daemon->settings.dir = engine.dir = daemon->place.dir;
     TRY(s, device_cpu.open(getenv("ZERO_KERNELS"), &daemon->device));
     engine.device = daemon->device;
     TRY(s, engine.comm->listen(settings->dir, settings->rank, &engine.peer_listener));
@@ -559,17 +403,6 @@ static zero_status open_all(struct daemon *daemon)
     TRY(s, control_open(&daemon->loop, path, &source, &daemon->control));
 out:
     return s;
-}
-
-static void remove_sockets(const struct settings *settings)
-{
-    static const char *const names[] = { "sock", "control", "peer", "lock" };
-    char path[4096];
-
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/rank-%u.%s", settings->dir, settings->rank, names[i]);
-        unlink(path);
-    }
 }
 
 static int run(struct daemon *daemon)
@@ -598,10 +431,9 @@ static int run(struct daemon *daemon)
         engine_forget(daemon->engine);
     engine_destroy(daemon->engine);
     daemon->device->ops->close(daemon->device);
-    remove_sockets(&daemon->settings);
+    place_clear(&daemon->place);
     report_deinit(&daemon->report);
     free(daemon->checkpoint_dir);
-    free(daemon->dir);
     uv_loop_close(&daemon->loop);
     return daemon->exit_code;
 }
@@ -621,14 +453,11 @@ static void find_program(struct daemon *daemon)
 
 int main(int argc, char **argv)
 {
-    struct daemon daemon = { .lock = -1, .argv = argv, .started_ns = clock_ns() };
+    struct daemon daemon = { .argv = argv, .started_ns = clock_ns() };
     struct rlimit files;
 
-    daemon.settings = (struct settings){ .rank = UINT32_MAX,
-                                         .dir = getenv("ZERO_RUNTIME_DIR"),
-                                         .level = LOG_INFO_LEVEL };
     find_program(&daemon);
-    argp_parse(&parser, argc, argv, 0, NULL, &daemon.settings);
+    settings_read(&daemon.settings, argc, argv);
     if (daemon.settings.can_take != NULL)
         return upgrade_can_take(daemon.settings.can_take, daemon.settings.world);
     log_init(daemon.settings.rank, daemon.settings.level);
