@@ -46,7 +46,7 @@ struct daemon {
     bool forget;          /* the holder shall forget the arenas */
     char *checkpoint_dir; /* of the model that was kept; NULL: none */
     struct place place;
-    bool stopping, closing;
+    bool stopping, closing, signalled;
     uint64_t saves; /* that people asked for; the last few are remembered */
     struct asked_save {
         uint64_t id;
@@ -68,8 +68,6 @@ static void close_rest(struct daemon *daemon)
     if (daemon->sessions != NULL || daemon->control != NULL)
         return;
     uv_close((uv_handle_t *)&daemon->events, NULL);
-    for (int i = 0; i < 2; i++)
-        uv_close((uv_handle_t *)&daemon->signals[i], NULL);
 }
 
 static void on_sessions_closed(void *context)
@@ -138,8 +136,9 @@ static void on_signal(uv_signal_t *signal, int number)
     struct daemon *daemon = signal->data;
 
     LOG_INFO("signal %d", number);
-    if (daemon->stopping)
+    if (daemon->signalled)
         engine_finish(daemon->engine, /* now= */ true); /* somebody has no patience */
+    daemon->signalled = true; /* the first one after a shutdown by RPC is its holder's */
     stop(daemon);
 }
 
@@ -405,6 +404,19 @@ out:
     return s;
 }
 
+/* Whoever ends in good order is not to be killed by a signal that asks for its end. */
+static void close_signals(struct daemon *daemon)
+{
+    sigset_t all;
+
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    for (int i = 0; i < 2; i++)
+        uv_close((uv_handle_t *)&daemon->signals[i], NULL);
+    uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&daemon->loop);
+}
+
 static int run(struct daemon *daemon)
 {
     static const int numbers[2] = { SIGTERM, SIGINT };
@@ -422,6 +434,7 @@ static int run(struct daemon *daemon)
         uv_signal_init(&daemon->loop, &daemon->signals[i]);
         daemon->signals[i].data = daemon;
         uv_signal_start(&daemon->signals[i], on_signal, numbers[i]);
+        uv_unref((uv_handle_t *)&daemon->signals[i]); /* heard until the end */
     }
     LOG_INFO("rank %u of %u, kernels %s, in %s", daemon->settings.rank, daemon->settings.world,
              daemon->device->kernels->name, daemon->settings.dir);
@@ -434,7 +447,7 @@ static int run(struct daemon *daemon)
     place_clear(&daemon->place);
     report_deinit(&daemon->report);
     free(daemon->checkpoint_dir);
-    uv_loop_close(&daemon->loop);
+    close_signals(daemon);
     return daemon->exit_code;
 }
 

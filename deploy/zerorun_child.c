@@ -231,7 +231,7 @@ bool child_start(struct child *child, struct output *output, const char *program
     child->started_ms = now_ms();
     child->restart_ms = 0;
     child->ready = false;
-    child->succeeded = false;
+    child->succeeded = child->told = false;
     return true;
 }
 

@@ -23,6 +23,7 @@ struct child {
     pid_t pid; /* 0: not running */
     bool ready;
     bool succeeded; /* ended with 0 */
+    bool told;      /* to end: a second time would mean that nobody has patience */
     uint32_t restarts;
     int64_t started_ms, restart_ms; /* when it last started, and is to start again (0: is not) */
     uint32_t delay_ms;              /* before its last restart */

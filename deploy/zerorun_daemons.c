@@ -75,6 +75,14 @@ bool daemons_start(struct daemons *daemons)
     return ok;
 }
 
+static void tell_to_end(struct child *daemon)
+{
+    if (!daemon->told)
+        child_signal(daemon, SIGTERM);
+    daemon->told = true;
+    child_signal(daemon, SIGCONT); /* a stopped process must run to act on it */
+}
+
 void daemons_hear(struct daemons *daemons, uint32_t rank)
 {
     struct child *daemon = &daemons->children[rank];
@@ -83,7 +91,7 @@ void daemons_hear(struct daemons *daemons, uint32_t rank)
     case HOLDER_READY:
         daemon->ready = true;
         if (daemons->ending || daemons->holders[rank].stopping)
-            child_signal(daemon, SIGTERM);
+            tell_to_end(daemon);
         break;
     case HOLDER_RELOADING: /* becomes another program: that has a start's time */
         daemon->ready = false;
@@ -101,8 +109,7 @@ void daemons_end(struct daemons *daemons)
         struct child *daemon = &daemons->children[r];
         if (!daemon->ready && daemons->holders[r].count > 0)
             continue; /* it would die of it, before it could save what was kept for it */
-        child_signal(daemon, SIGTERM);
-        child_signal(daemon, SIGCONT); /* a stopped process must run to act on it */
+        tell_to_end(daemon);
     }
 }
 
@@ -115,6 +122,15 @@ void daemons_dismiss(struct daemons *daemons)
         daemons->children[r].restart_ms = 0;
     children_signal(all, world_of(daemons), SIGTERM);
     children_signal(all, world_of(daemons), SIGINT); /* two of one kind may arrive as one */
+}
+
+bool daemons_told(const struct daemons *daemons)
+{
+    bool told = false;
+
+    for (uint32_t r = 0; r < world_of(daemons); r++)
+        told = told || daemons->holders[r].stopping;
+    return told;
 }
 
 enum save daemons_save(const struct daemons *daemons)

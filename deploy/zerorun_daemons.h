@@ -50,6 +50,8 @@ void daemons_end(struct daemons *daemons);
 /* The save is done, or cannot be: nothing is started again, and they are told to wait for nothing.
  */
 void daemons_dismiss(struct daemons *daemons);
+/* Was one told to end by somebody else? */
+bool daemons_told(const struct daemons *daemons);
 enum save daemons_save(const struct daemons *daemons);
 /* The folder and the step of the save, for people; "" for what is not known. */
 const char *daemons_save_dir(const struct daemons *daemons);

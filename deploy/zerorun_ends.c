@@ -19,17 +19,17 @@ static void daemon_failed(struct group *group, const struct child *daemon, const
     group_stop(group, EXIT_NOT_READY, SIGTERM);
 }
 
-static void daemon_shut_down(struct group *group, const struct child *daemon)
+/* Somebody's wish, which the others may not have heard of. One that was told alone is needed once
+ * more where the last step is to be saved; after `zeroctl shutdown` nothing is kept for it. */
+static void daemon_shut_down(struct group *group, struct child *daemon)
 {
-    const struct child *all = group->daemons.children;
+    bool alone = group->plan->options->daemons_only;
 
-    if (!group->plan->options->daemons_only) {
-        output_say(&group->output, "zerod %u was told to end: ending the group", daemon->rank);
-        group_stop(group, EXIT_SHUT_DOWN, SIGTERM);
-    } else if (children_running(all, group->world) == 0 &&
-               restart_next_ms(all, group->world) == 0) {
-        group_stop(group, 0, SIGTERM);
-    }
+    output_say(&group->output, "zerod %u was told to end: ending the group", daemon->rank);
+    if (daemons_save(&group->daemons) == SAVE_WANTED &&
+        group->daemons.holders[daemon->rank].count > 0)
+        daemons_replace(&group->daemons, daemon, "has to save the last step first");
+    group_stop(group, alone ? 0 : EXIT_SHUT_DOWN, SIGTERM);
 }
 
 /* While the group runs its successor goes on, unless it says (EX_CONFIG) that none can. */
@@ -130,6 +130,12 @@ static void trainer_failed(struct group *group, struct child *trainer, int statu
     char how[96];
 
     child_describe(status, how, sizeof how);
+    if (group->phase == RUNNING && daemons_told(&group->daemons)) {
+        output_say(&group->output, "trainer %u %s: the daemons were told to end: ending the group",
+                   trainer->rank, how);
+        group_stop(group, EXIT_SHUT_DOWN, SIGTERM);
+        return;
+    }
     if (group->phase == RUNNING && ends_replace(group, trainer, how))
         return;
     if (group->phase != RUNNING) {

@@ -137,9 +137,6 @@ int front_run(struct plan *plan)
     if (!wait_for(group, plan->options->grace_s, &ending, &status)) {
         warnx("%s: its group process %d did not end the group within %.1f s: killing everything",
               strsignal(ending.signal), (int)group, (double)(now_ms() - ending.asked_ms) / 1000);
-        if (atomic_load(plan->patience_ms) != 0)
-            warnx("its daemons were saving the last step, which is lost unless they had done so: "
-                  "see zeroctl checkpoint list");
         code = EXIT_SIGNALLED + ending.signal;
     } else if (WIFEXITED(status)) {
         return WEXITSTATUS(status);
@@ -147,6 +144,9 @@ int front_run(struct plan *plan)
         warnx("its group process was killed by signal %d (%s): ending the group", WTERMSIG(status),
               strsignal(WTERMSIG(status)));
     }
+    if (atomic_load(plan->patience_ms) != 0)
+        warnx("its daemons were saving the last step, which is lost unless they had done so: see "
+              "zeroctl checkpoint list");
     tree_kill(KILL_LIMIT_MS);
     folder_remove(plan->folder);
     return code;

@@ -180,8 +180,9 @@ static bool stopped(struct group *group, const struct child *children)
         return true;
     for (uint32_t r = 0; r < group->world; r++)
         if (children[r].pid > 0)
-            output_say(&group->output, "%s %u does not end: killing it",
-                       child_name(children[r].kind), r);
+            output_say(&group->output, "%s %u %s: killing it", child_name(children[r].kind), r,
+                       group->hurried ? "has not ended yet, and a second signal came"
+                                      : "does not end");
     children_signal(children, group->world, SIGKILL);
     group->killed = true;
     group->deadline_ms = now_ms() + KILLED_MS;

@@ -132,7 +132,7 @@ static const struct argp parser = {
            "  plan           memory and traffic of a rank, by formula\n"
            "  config FILE    what a config means, key by key; or why it is not accepted\n"
            "  versions       the copies of the parameters that observers read\n"
-           "  checkpoint     checkpoints on disk: list, verify, prune, export, import\n"
+           "  checkpoint     checkpoints: save, list, verify, prune, export, import\n"
            "  upgrade        replace the daemons' program, the state stays\n"
            "  shutdown       end every daemon of the group in good order\n\n"
            "Exit codes:\n"

@@ -117,7 +117,7 @@ struct finish {
     uint64_t moved_ns;        /* when the save was last seen to go on */
     uint64_t moved;           /* what was seen then */
     uint64_t said_ns;         /* when a line last said what is waited for */
-    bool peer_left;           /* a peer ended in good order: it will not come back */
+    bool peer_left;           /* a peer ended in good order: it comes back soon, or not at all */
     bool unsaved;             /* given up, and logged */
 };
 

@@ -13,11 +13,13 @@
 
 #define MS UINT64_C(1000000)
 
-static const uint64_t STALL_NS = 20000 * MS;   /* a slow disk, busy with others, moves something */
-static const uint64_t SILENT_NS = 2000 * MS;   /* workers beat every 50 ms */
-static const uint64_t SAY_NS = 10000 * MS;     /* between two lines that say what is waited for */
-static const uint64_t TOGETHER_NS = 2000 * MS; /* between the signals to the first and last rank */
-static const uint64_t SYNC_BYTES_MS = 50000;   /* slow disks that have to write their cache back */
+static const uint64_t STALL_NS = 20000 * MS; /* a slow disk, busy with others, moves something */
+static const uint64_t SILENT_NS = 2000 * MS; /* workers beat every 50 ms */
+static const uint64_t SAY_NS = 10000 * MS;   /* between two lines that say what is waited for */
+static const uint64_t TOGETHER_NS =
+    2000 * MS;                               /* between the signals to the first and last rank; and
+                                                until one that was told alone is there again */
+static const uint64_t SYNC_BYTES_MS = 50000; /* slow disks that have to write their cache back */
 
 /* ---- what there is to save ------------------------------------------------------------------ */
 
@@ -100,8 +102,9 @@ static struct doing describe(const struct engine *e, uint32_t rank, uint64_t now
     double done = (double)board_load(&board->save_written);
     double unit = total < 1e9 ? 1e6 : 1e9;
     struct doing doing;
-    int at = snprintf(doing.text, sizeof doing.text, "%.1f of %.1f %s", done / unit, total / unit,
-                      total < 1e9 ? "MB" : "GB");
+    int at = total > 0 ? snprintf(doing.text, sizeof doing.text, "%.1f of %.1f %s", done / unit,
+                                  total / unit, total < 1e9 ? "MB" : "GB")
+                       : snprintf(doing.text, sizeof doing.text, "its part is not begun");
 
     if (silent(e, rank, now))
         snprintf(doing.text + at, sizeof doing.text - (size_t)at,
@@ -245,7 +248,8 @@ void finish_meeting(struct engine *e, uint32_t missing)
         return;
     if (finish->moved_ns == 0)
         finish->moved_ns = finish->said_ns = now;
-    if (!wanted(e) || finish->peer_left) {
+    bool left = finish->peer_left && now - finish->moved_ns >= TOGETHER_NS;
+    if (!wanted(e) || left) {
         mail_end_meetings(e);
     } else if (now - finish->moved_ns >= stall_ns(e)) {
         finish->unsaved = true;

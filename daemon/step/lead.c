@@ -44,11 +44,11 @@ static void say_saved(const struct engine *e, const char *path)
     for (uint32_t r = 0; r < e->options.world; r++)
         bytes += board_load(&engine_board(e, r)->save_total);
     if (saver_found(e->save.saver))
-        LOG_INFO("saved step %" PRIu64 ": %s was whole already", e->step, path);
+        LOG_INFO("saved step %" PRIu64 ": %s was whole already", e->board->save_step, path);
     else
-        LOG_INFO("saved step %" PRIu64 ": %s (%.3f GB, %.1f s)", e->step, path,
+        LOG_INFO("saved step %" PRIu64 ": %s (%.3f GB, %.1f s)", e->board->save_step, path,
                  (double)bytes * 1e-9, seconds);
-    snprintf(text, sizeof text, "X_ZERO_SAVED=%" PRIu64, e->step);
+    snprintf(text, sizeof text, "X_ZERO_SAVED=%" PRIu64, e->board->save_step);
     notify_say(text);
 }
 
@@ -282,6 +282,8 @@ void lead_begin(struct engine *e, const char *dir, uint64_t target, uint64_t tok
 bool lead_holds(const struct engine *e)
 {
     bool prepares = e->save.lead == LEAD_CLEAR || e->save.lead == LEAD_PREPARE;
+    if (e->finish.told) /* the last step is the last one: whatever is not decided yet is dropped */
+        return true;
     return e->save.lead == LEAD_COPY || (prepares && e->save.target == e->step);
 }
 

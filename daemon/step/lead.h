@@ -19,7 +19,7 @@
 void lead_begin(struct engine *e, const char *dir, uint64_t target, uint64_t token);
 /* Goes on; true if anything changed. */
 bool lead_pass(struct engine *e);
-/* Nothing may be decided: a rank still copies. */
+/* Nothing may be decided: a rank still copies, or this one was told to end. */
 bool lead_holds(const struct engine *e);
 /* The group is left: what was begun has failed. */
 void lead_drop(struct engine *e, const char *why);

@@ -113,7 +113,8 @@ static void do_detach(struct engine *e, const struct command *command)
         engine_post(e, ENGINE_DETACHED, command->token, zero_success());
         return;
     }
-    calls_drain(e); /* what a live trainer had said before it left counts */
+    if (e->comm != NULL) /* else the group meets again, and nothing of the attempt is left */
+        calls_drain(e);  /* what a live trainer had said before it left counts */
     e->attached = false;
     memset(e->pending, 0, sizeof e->pending);
     e->pending_count = 0;

@@ -450,7 +450,7 @@ while True:
         process.send_signal(signal.SIGTERM)
         _, err = process.communicate(timeout=LIMIT)
         self.assertEqual(process.returncode, 143, err)
-        self.assertIn("trainer 0 does not end: killing it", err)
+        self.assertIn("trainer 0 has not ended yet, and a second signal came: killing it", err)
         self.assert_nothing_left()
 
     # ---- sudden ends ------------------------------------------------------------------------
