@@ -22,6 +22,7 @@ struct child {
     uint32_t rank;
     pid_t pid; /* 0: not running */
     bool ready;
+    bool served;    /* a daemon that was ready once: it may hold a model */
     bool succeeded; /* ended with 0 */
     bool told;      /* to end: a second time would mean that nobody has patience */
     uint32_t restarts;

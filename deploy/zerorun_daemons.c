@@ -89,12 +89,13 @@ void daemons_hear(struct daemons *daemons, uint32_t rank)
 
     switch (holder_hear(&daemons->holders[rank], daemon->pid, daemons->output)) {
     case HOLDER_READY:
-        daemon->ready = true;
+        daemon->ready = daemon->served = true;
         if (daemons->ending || daemons->holders[rank].stopping)
             tell_to_end(daemon);
         break;
     case HOLDER_RELOADING: /* becomes another program: that has a start's time */
         daemon->ready = false;
+        daemon->served = true;
         daemon->started_ms = now_ms();
         break;
     case HOLDER_NOTHING:
@@ -200,7 +201,7 @@ bool daemons_late(const struct daemons *daemons)
 
     for (uint32_t r = 0; r < world_of(daemons); r++) {
         const struct child *daemon = &daemons->children[r];
-        if (daemon->restarts > 0 || !is_late(daemons, daemon))
+        if (daemon->served || !is_late(daemons, daemon))
             continue;
         say_late(daemons, daemon);
         late = true;

@@ -102,7 +102,7 @@ static void daemon_ended(struct group *group, struct child *daemon, int status)
     child_describe(status, how, sizeof how);
     if (group->phase >= STOPPING_TRAINERS) {
         daemon_ended_late(group, daemon, status, how);
-    } else if (group->phase == STARTING && !daemon->ready && daemon->restarts == 0) {
+    } else if (group->phase == STARTING && !daemon->served) {
         daemon_failed(group, daemon, how);
     } else if (daemon->succeeded) {
         daemon_shut_down(group, daemon);

@@ -116,21 +116,25 @@ static int ask(struct change *change, uint32_t count, bool check)
 
 enum tried { TRYING, TRIED, NOT_TO_BE };
 
+/* All are waited for: one that still tries it would not take another wish. */
 static enum tried look_at_trial(const struct standing *standing)
 {
     enum tried end = TRIED;
 
     for (uint32_t i = 0; i < standing->count; i++) {
+        const Zero__V1__StatusReply *reply = standing->ranks[i].reply;
+        if (reply != NULL && strcmp(reply->upgrade, "checking") == 0)
+            return TRYING;
+    }
+    for (uint32_t i = 0; i < standing->count; i++) {
         const struct standing_rank *rank = &standing->ranks[i];
-        const char *word = rank->reply != NULL ? rank->reply->upgrade : "";
-        if (strcmp(word, "refused") == 0)
-            complain(EXIT_BAD, "rank %" PRIu32 ": %s", rank->rank, rank->reply->upgrade_text);
-        else if (rank->reply == NULL)
-            complain(EXIT_BAD, "rank %" PRIu32 ": %s", rank->rank, rank->text);
-        else if (strcmp(word, "checking") == 0 && end == TRIED)
-            end = TRYING;
-        if (rank->reply == NULL || strcmp(word, "refused") == 0)
-            end = NOT_TO_BE;
+        if (rank->reply != NULL && strcmp(rank->reply->upgrade, "checked") == 0)
+            continue;
+        complain(EXIT_BAD, "rank %" PRIu32 ": %s", rank->rank,
+                 rank->reply == NULL                            ? rank->text
+                 : strcmp(rank->reply->upgrade, "refused") == 0 ? rank->reply->upgrade_text
+                                                                : "it was restarted meanwhile");
+        end = NOT_TO_BE;
     }
     return end;
 }

@@ -265,7 +265,8 @@ static zero_status read_header(struct store_tensors *tensors, uint32_t file,
     s = store_parse(&text, take, &h, detail);
     if (zero_failed(s))
         return s;
-    return check_cover(tensors->tensors + before, tensors->count - before,
+    size_t count = tensors->count - before; /* of a file without any there may be no table yet */
+    return check_cover(count > 0 ? tensors->tensors + before : NULL, count,
                        from->file.bytes - from->data, detail);
 }
 

@@ -14,7 +14,7 @@ from harness import BUILD, GPT, LIMIT, SOURCE, ZEROCTL, Group, check, done, stat
 
 BOOK = SOURCE / "tests" / "data" / "devils-dictionary.txt"
 ZEROD = BUILD / "daemon" / "zerod"
-STEPS = 1500
+STEPS = 600
 
 
 def final_hash(group):
@@ -84,12 +84,22 @@ def undisturbed():
     return out
 
 
+def hold(run):
+    """No step ends while a trainer is stopped."""
+    trainer = run.pids("trainer_pid")[1]
+    os.kill(trainer, signal.SIGSTOP)
+    return trainer
+
+
 def good(expected):
     run = Run()
     before = run.pids()
-    for options in ((), ("--now",)):
+    for options in (("--now",), ()):
         run.install()
+        trainer = hold(run) if options else None
         code, out, err = run.upgrade(*options)
+        if trainer is not None:
+            os.kill(trainer, signal.SIGCONT)
         check(code == 0 and out.startswith("2 daemons were replaced: zerod "), f"{out} {err}")
         check(run.pids() == before, "the processes are the same")
         links = [os.readlink(f"/proc/{p}/exe") for p in before]
@@ -101,6 +111,7 @@ def good(expected):
 def refused(expected):
     """Each program that cannot take over is told with its reason, at once, and training goes on."""
     run = Run()
+    trainer = hold(run)  # so that it does not end meanwhile
     before, began = run.pids(), run.step()
     real = os.path.join(run.folder, "real")
     shutil.copy(ZEROD, real)
@@ -122,19 +133,13 @@ def refused(expected):
     code, out, err = run.upgrade()
     check(code == 1 and "no such file" in err, f"missing: {code} {out} {err}")
     check(run.pids() == before, "the same processes")
+    os.kill(trainer, signal.SIGCONT)
     until(lambda: run.step() > began or run.group.process.poll() is not None, what="steps go on")
     run.install()
     code, out, err = run.upgrade()  # and a good one after all that
     check(code == 0, f"good after bad: {out} {err}")
     run.end("refused", expected)
     run.close()
-
-
-def hold(run):
-    """No step ends while a trainer is stopped."""
-    trainer = run.pids("trainer_pid")[1]
-    os.kill(trainer, signal.SIGSTOP)
-    return trainer
 
 
 def hanging(expected):

@@ -159,8 +159,10 @@ class Zerorun(ZerorunCase):
 
     def test_trainer_program_that_is_away_for_a_moment(self):
         program = self.write("train", """#!/bin/sh
-if [ $RANK$RESTART_COUNT = 00 ]; then mv "$0" "$0.away"; kill -9 $$; fi
-[ $RANK = 0 ] || { until [ -e "$0.away" ]; do sleep 0.01; done; sleep 0.3; mv "$0.away" "$0"; }
+if [ $RANK$RESTART_COUNT = 00 ]; then
+    until [ -e "$0.up" ]; do sleep 0.01; done; mv "$0" "$0.away"; kill -9 $$
+fi
+[ $RANK = 0 ] || { touch "$0.up"; until [ -e "$0.away" ]; do sleep 0.01; done; sleep 0.3; mv "$0.away" "$0"; }
 """, 0o755)
         code, _, err = self.run_zerorun("-n", "2", "--max-restarts", "9", "--", program)
         self.assertEqual(code, 0, err)
