@@ -51,7 +51,9 @@ static const struct argp parser = {
     .children = common_children,
     .doc = "Ends every daemon of the group in good order. The state that they hold is lost with "
            "them; where the config has zerod.checkpoint.dir, the last step is saved there "
-           "first.\vExit code 0 when all have ended, 1 when one has not by the deadline.",
+           "first: zerorun's exit code (76: it was not) and the log of rank 0 say whether it "
+           "was.\vExit "
+           "code 0 when all have ended, 1 when one has not by the deadline.",
 };
 
 struct ending {
