@@ -21,6 +21,7 @@
 #include "daemon/session/session.h"
 #include "daemon/settings.h"
 #include "daemon/shard/description.h"
+#include "daemon/signals.h"
 #include "daemon/store/catalogue.h"
 #include "daemon/upgrade.h"
 
@@ -30,7 +31,7 @@ struct daemon {
     struct settings settings;
     uv_loop_t loop;
     uv_async_t events;
-    uv_signal_t signals[2];
+    struct signals signals;
     uv_timer_t patience; /* while it saves before it ends */
     struct device *device;
     struct engine *engine;
@@ -131,9 +132,9 @@ static void end_for_good(void *context)
     stop(daemon);
 }
 
-static void on_signal(uv_signal_t *signal, int number)
+static void on_signal(void *context, int number)
 {
-    struct daemon *daemon = signal->data;
+    struct daemon *daemon = context;
 
     LOG_INFO("signal %d", number);
     if (daemon->signalled)
@@ -400,27 +401,14 @@ static zero_status open_all(struct daemon *daemon)
     TRY(s, recover(daemon));
     snprintf(path, sizeof path, "%s/rank-%u.control", settings->dir, settings->rank);
     TRY(s, control_open(&daemon->loop, path, &source, &daemon->control));
+    daemon->signals = (struct signals){ .on_signal = on_signal, .context = daemon };
+    TRY(s, signals_open(&daemon->signals, &daemon->loop));
 out:
     return s;
 }
 
-/* Whoever ends in good order is not to be killed by a signal that asks for its end. */
-static void close_signals(struct daemon *daemon)
-{
-    sigset_t all;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_BLOCK, &all, NULL);
-    for (int i = 0; i < 2; i++)
-        uv_close((uv_handle_t *)&daemon->signals[i], NULL);
-    uv_run(&daemon->loop, UV_RUN_DEFAULT);
-    uv_loop_close(&daemon->loop);
-}
-
 static int run(struct daemon *daemon)
 {
-    static const int numbers[2] = { SIGTERM, SIGINT };
-
     uv_loop_init(&daemon->loop);
     uv_timer_init(&daemon->loop, &daemon->patience);
     daemon->patience.data = daemon;
@@ -430,12 +418,6 @@ static int run(struct daemon *daemon)
     if (zero_failed(open_all(daemon)))
         return daemon->exit_code ? daemon->exit_code : 1; /* the reason is logged; the kernel takes
                                                              back what was opened */
-    for (int i = 0; i < 2; i++) {
-        uv_signal_init(&daemon->loop, &daemon->signals[i]);
-        daemon->signals[i].data = daemon;
-        uv_signal_start(&daemon->signals[i], on_signal, numbers[i]);
-        uv_unref((uv_handle_t *)&daemon->signals[i]); /* heard until the end */
-    }
     LOG_INFO("rank %u of %u, kernels %s, in %s", daemon->settings.rank, daemon->settings.world,
              daemon->device->kernels->name, daemon->settings.dir);
     notify_say("READY=1");
@@ -447,7 +429,9 @@ static int run(struct daemon *daemon)
     place_clear(&daemon->place);
     report_deinit(&daemon->report);
     free(daemon->checkpoint_dir);
-    close_signals(daemon);
+    signals_close(&daemon->signals);
+    uv_run(&daemon->loop, UV_RUN_DEFAULT);
+    uv_loop_close(&daemon->loop);
     return daemon->exit_code;
 }
 
@@ -473,6 +457,7 @@ int main(int argc, char **argv)
     settings_read(&daemon.settings, argc, argv);
     if (daemon.settings.can_take != NULL)
         return upgrade_can_take(daemon.settings.can_take, daemon.settings.world);
+    signals_block();
     log_init(daemon.settings.rank, daemon.settings.level);
     signal(SIGPIPE, SIG_IGN);
     if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -342,7 +341,6 @@ zero_status saver_create(const struct shard *shard, int description, void (*noti
                          void *context, struct saver **out)
 {
     struct saver *saver = calloc(1, sizeof *saver);
-    sigset_t all, before;
 
     if (saver == NULL)
         return FAIL(NO_MEMORY, "save checkpoint", "%zu bytes", sizeof *saver);
@@ -353,10 +351,7 @@ zero_status saver_create(const struct shard *shard, int description, void (*noti
     list_regions(saver);
     pthread_mutex_init(&saver->lock, NULL);
     pthread_cond_init(&saver->changed, NULL);
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     int error = pthread_create(&saver->thread, NULL, run, saver);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error != 0) {
         free(saver);
         return FAIL(SYSTEM, "save checkpoint", "thread: %s", strerror(error));

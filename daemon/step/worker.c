@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <sched.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -310,18 +309,6 @@ static size_t whole_pages(size_t bytes)
     return (bytes + ZERO_PAGE_BYTES - 1) / ZERO_PAGE_BYTES * ZERO_PAGE_BYTES;
 }
 
-/* Signals are the loop's thread's. */
-static int start_thread(struct engine *e)
-{
-    sigset_t all, before;
-
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    int error = pthread_create(&e->thread, NULL, run, e);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return error;
-}
-
 static void free_engine(struct engine *e)
 {
     if (e == NULL)
@@ -351,7 +338,7 @@ zero_status engine_create(const struct engine_options *options, struct engine **
                                  &e->ring_buf));
     e->bell = e->bell_buf.base;
     e->ring = e->ring_buf.base;
-    int error = start_thread(e);
+    int error = pthread_create(&e->thread, NULL, run, e);
     if (error != 0) {
         s = FAIL(SYSTEM, "create worker", "thread: %s", strerror(error));
         goto out;
