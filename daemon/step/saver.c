@@ -263,7 +263,8 @@ static void prune(struct saver *saver)
     if (zero_failed(store_prune(saver->job.dir, saver->job.keep, &removed, &detail)))
         LOG_WARNING("old checkpoints in %s stay: %s", saver->job.dir, detail.text);
     else if (removed > 0)
-        LOG_INFO("removed %" PRIu64 " old checkpoints in %s", removed, saver->job.dir);
+        LOG_INFO("removed %" PRIu64 " old checkpoint%s in %s", removed, removed == 1 ? "" : "s",
+                 saver->job.dir);
 }
 
 /* ---- thread --------------------------------------------------------------------------------- */
