@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "client/ctl/text.h"
+#include "daemon/store/catalogue.h"
 
 enum {
     OPTION_KEEP = 'k',
@@ -250,4 +251,17 @@ int checkpoint_complain(zero_status s, const struct zero_detail *detail)
                s.code == ZERO_MISMATCH || s.code == ZERO_CONFIG || s.code == ZERO_UNSUPPORTED;
 
     return complain(bad ? EXIT_BAD : EXIT_IO, "%s: %s", zero_code_name(s.code), detail->text);
+}
+
+int checkpoint_refuse(const char *path, zero_status s, const struct zero_detail *detail)
+{
+    struct zero_detail ignored;
+    char *newest = NULL;
+
+    if (s.code != ZERO_NOT_FOUND || zero_failed(store_newest(path, &newest, &ignored)))
+        return checkpoint_complain(s, detail);
+    int code = complain(EXIT_USAGE, "%s is a folder of checkpoints: give one of them, such as %s",
+                        path, newest);
+    free(newest);
+    return code;
 }

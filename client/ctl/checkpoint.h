@@ -34,4 +34,7 @@ int checkpoint_import(const struct checkpoint_options *o);
 /* Says what failed; EXIT_BAD when what was read is not good, EXIT_IO when it could not be read. */
 int checkpoint_complain(zero_status s, const struct zero_detail *detail);
 
+/* The same of a path that may be a folder of checkpoints, where one of them was meant. */
+int checkpoint_refuse(const char *path, zero_status s, const struct zero_detail *detail);
+
 #endif

@@ -187,20 +187,6 @@ static bool write_findings(const struct zero_verified *findings, const struct pr
     return writer_close(w);
 }
 
-/* Where one of a folder was meant. */
-static int refuse_folder(const char *dir, zero_status s, const struct zero_detail *detail)
-{
-    struct zero_detail ignored;
-    char *newest = NULL;
-
-    if (s.code != ZERO_NOT_FOUND || zero_failed(store_newest(dir, &newest, &ignored)))
-        return checkpoint_complain(s, detail);
-    int code = complain(EXIT_USAGE, "%s is a folder of checkpoints: give one of them, such as %s",
-                        dir, newest);
-    free(newest);
-    return code;
-}
-
 int checkpoint_verify(const struct checkpoint_options *o)
 {
     struct zero_verified findings = { .bytes = 0 };
@@ -221,7 +207,7 @@ int checkpoint_verify(const struct checkpoint_options *o)
     for (size_t i = 0; i < problems.count; i++)
         free(problems.texts[i]);
     if (!done)
-        return refuse_folder(o->words[0], s, &detail);
+        return checkpoint_refuse(o->words[0], s, &detail);
     if (!good)
         return complain(EXIT_IO, "no memory");
     return findings.problems == 0 ? EXIT_GOOD : EXIT_BAD;

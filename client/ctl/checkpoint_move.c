@@ -29,7 +29,7 @@ int checkpoint_export(const struct checkpoint_options *o)
     zero_status s = zero_checkpoint_export(&options, &exported, &detail);
     meter_end(&meter);
     if (zero_failed(s))
-        return checkpoint_complain(s, &detail);
+        return checkpoint_refuse(o->words[0], s, &detail);
     printf("%s: %s of %s in %" PRIu32 " file%s\n", o->words[1], text_bytes(exported.bytes).text,
            zero_dtype_name(o->dtype), exported.files, exported.files == 1 ? "" : "s");
     return EXIT_GOOD;

@@ -198,7 +198,7 @@ static zero_status outcome(struct engine *e)
     if (e->options.rank != 0 || !wanted(e))
         return zero_success();
     if (e->finish.hurried)
-        why = "it was told twice to end";
+        why = "it was told to end at once";
     return FAIL(IO, "save checkpoint", "the last step, %" PRIu64 ", is not saved in %s%s%s",
                 last_step(e), e->shard->config.checkpoint_dir, why[0] != '\0' ? ": " : "", why);
 }

@@ -92,10 +92,15 @@ static bool lead_prepare(struct engine *e)
     return true;
 }
 
+/* A step is decided, and not whole yet. */
+static bool between_steps(const struct engine *e)
+{
+    return e->phase >= PHASE_APPLIED || board_load(&e->board->decided) == e->attempt;
+}
+
 static bool lead_copy(struct engine *e)
 {
-    if (e->step < e->save.target || e->phase >= PHASE_APPLIED ||
-        board_load(&e->board->decided) == e->attempt)
+    if (e->step < e->save.target || between_steps(e))
         return false;
     e->board->save_step = e->step;
     e->save.lead = LEAD_COPY;
@@ -324,7 +329,7 @@ bool lead_last(struct engine *e)
 {
     bool leads = e->save.lead != LEAD_NONE;
 
-    if (e->phase == PHASE_APPLIED) /* the last step is not whole yet */
+    if (between_steps(e)) /* the last one is the one that is on its way */
         return true;
     if (leads && is_last(e)) {
         e->save.token = SAVE_FINAL;

@@ -155,7 +155,8 @@ static void say_differences(const struct restore *r)
 
     if (info->layout->world != r->e->options.world || info->stage != shard->config.stage ||
         info->layout->dtype != shard->config.param_dtype)
-        SAY(r, "saved by %u ranks at stage %u in %s, restored to %u at stage %u in %s",
+        SAY(r,
+            "saved at world size %u, stage %u, in %s; restored at world size %u, stage %u, in %s",
             info->layout->world, info->stage, zero_dtype_name(info->layout->dtype),
             r->e->options.world, shard->config.stage, zero_dtype_name(shard->config.param_dtype));
 }

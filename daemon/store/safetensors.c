@@ -256,7 +256,8 @@ static zero_status read_header(struct store_tensors *tensors, uint32_t file,
         bytes |= (uint64_t)length[i] << (8 * i);
     if (bytes > STORE_MOST_HEADER_BYTES)
         return store_refuse(detail, ZERO_TOO_LARGE,
-                            "its header would have %" PRIu64 " bytes, at most %d are allowed",
+                            "it is no safetensors file, or its header of %" PRIu64
+                            " bytes is longer than the %d that are allowed",
                             bytes, STORE_MOST_HEADER_BYTES);
     if (bytes > from->file.bytes - LENGTH_BYTES)
         return store_refuse(detail, ZERO_CORRUPT, "its header ends behind its last byte");

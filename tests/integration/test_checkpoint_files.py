@@ -150,7 +150,7 @@ def ctl(*words, code=0):
     check(run.returncode == code, f"{words}: exit {run.returncode}: {run.stdout}{run.stderr}")
     if code > 1:
         check(run.stderr.startswith("zeroctl"), f"{words}: {run.stderr}")
-    return run.stdout if code < 2 else run.stderr
+    return run.stdout or run.stderr
 
 
 def commands(folder, path):
@@ -176,7 +176,8 @@ def commands(folder, path):
     ctl("prune", folder, code=2)
     ctl("list", folder / "nowhere", code=4)
     ctl("verify", folder / "nowhere", code=4)
-    check(f"such as {path}\n" in ctl("verify", folder, code=2), "verify of a folder of them")
+    for words in (["verify", folder], ["export", folder, folder / "none"]):
+        check(f"such as {path}\n" in ctl(*words, code=2), f"{words[0]} of a folder of them")
     for words in (("list",), ("list", "--json"), ("prune", "--keep", "1")):
         check(f"verify {path}\n" in ctl(*words, path, code=2), f"{words} of one of them")
     for lost in (file, path / "rank-0.json", path / "manifest.json"):
@@ -216,6 +217,8 @@ def exports(folder, path, step):
 
 def imports(folder, path, parts, step):
     ctl("import", parts, "--out", folder / "by-name")
+    check("is no safetensors file" in ctl("import", __file__, "--out", folder / "text", code=1),
+          "import of a text")
     ctl("import", folder / "export-fp32/model.safetensors", "--out", folder / "by-model", "--model",
         path)
     for made in ("by-name", "by-model"):

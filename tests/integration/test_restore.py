@@ -129,7 +129,7 @@ def other_types(wholes, places, befores):
             what = f"{old} to {new}"
             still = succeed(Run(2, settings(new, 2), AT, restored(places[old])), what, AT)
             check(still.sha == befores[old].sha, f"{what}: other weights than were saved")
-            check(still.says(f"in {old}, restored to 2 at stage 2 in {new}"), f"{what}: not told")
+            check(still.says(f"in {old}; restored at world size 2, stage 2, in {new}"), f"{what}: not told")
             run = succeed(Run(WORLD, settings(new), options=restored(places[old])), what)
             check(near(run.losses, tail(wholes[old].losses), 0.02),
                   f"{what}: {run.losses}, not {tail(wholes[old].losses)}")
