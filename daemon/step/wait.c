@@ -9,12 +9,12 @@
 /* A worker beats every 50 ms; a long update or a machine short of memory takes a few beats away. */
 static const uint64_t SILENT_NS = UINT64_C(2) * 1000 * 1000 * 1000;
 
+/* `rank`: the first that is behind; world if none is, and what is left is this rank's own. */
 static struct wait_reason about_rank(const struct engine *e, enum wait_for what, uint32_t rank)
 {
-    struct wait_reason reason = { .what = what, .rank = rank, .step = e->step };
-
     if (rank >= e->options.world)
-        return reason;
+        rank = e->options.rank;
+    struct wait_reason reason = { .what = what, .rank = rank, .step = e->step };
     const struct board_head *board = engine_board(e, rank);
     reason.pid = (uint32_t)board_load(&board->trainer_pid);
     if (rank != e->options.rank && board_load(&board->beat) + SILENT_NS < clock_ns()) {
