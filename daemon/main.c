@@ -190,9 +190,14 @@ static void replace(struct daemon *daemon)
     notify_say("RELOADING=1");
     place_leave(&daemon->place); /* the successor takes it; nobody else is started meanwhile */
     if (!zero_failed(notify_hand_over(legacy, count))) {
-        execv(daemon->program, daemon->argv);
-        LOG_ERROR("cannot execute %s: %s: going on as before", daemon->program, strerror(errno));
-        setenv(UPGRADE_FAILED, strerror(errno), 1);
+        const char *why = "it was changed after it was tried: ask again";
+        if (!upgrade_is_changed(&daemon->upgrade)) {
+            execv(daemon->program, daemon->argv);
+            why = strerror(errno);
+        }
+        LOG_ERROR("cannot become %s: %s: going on as before", daemon->program, why);
+        setenv(UPGRADE_FAILED, why, 1);
+        setenv(UPGRADE_PROGRAM, daemon->program, 1);
         execv("/proc/self/exe", daemon->argv);
     }
     LOG_ERROR("cannot be replaced: %s: the holder has to start it", strerror(errno));
@@ -261,7 +266,7 @@ static void on_upgrade(void *context, const Zero__V1__UpgradeRequest *request,
     struct daemon *daemon = context;
     bool done = request->check ? upgrade_check(&daemon->upgrade, description_of(daemon),
                                                daemon->settings.world)
-                               : upgrade_go(&daemon->upgrade);
+                               : upgrade_go(&daemon->upgrade, request->now);
 
     reply->refused = !done;
     reply->text = daemon->upgrade.text;
@@ -439,13 +444,17 @@ static int run(struct daemon *daemon)
 static void find_program(struct daemon *daemon)
 {
     static const char gone[] = " (deleted)";
+    const char *before = getenv(UPGRADE_PROGRAM);
     ssize_t bytes = readlink("/proc/self/exe", daemon->program, sizeof daemon->program - 1);
     size_t mark = sizeof gone - 1;
 
-    if (bytes < 0)
+    if (before != NULL)
+        snprintf(daemon->program, sizeof daemon->program, "%s", before);
+    else if (bytes < 0)
         snprintf(daemon->program, sizeof daemon->program, "%s", daemon->argv[0]);
     else if ((size_t)bytes > mark && strcmp(daemon->program + bytes - mark, gone) == 0)
         daemon->program[(size_t)bytes - mark] = '\0';
+    unsetenv(UPGRADE_PROGRAM);
 }
 
 int main(int argc, char **argv)

@@ -24,6 +24,15 @@ static void write_formats(char out[FORMATS_BYTES])
              JOURNAL_VERSION, BOARD_VERSION, ZERO_PROTOCOL_VERSION);
 }
 
+/* Not every program that is called zerod and ends with 0 is one. */
+static bool answers(const struct upgrade *upgrade)
+{
+    char wanted[sizeof UPGRADE_ANSWER + FORMATS_BYTES] = UPGRADE_ANSWER;
+
+    write_formats(wanted + sizeof UPGRADE_ANSWER - 1);
+    return strcmp(upgrade->said, wanted) == 0;
+}
+
 int upgrade_can_take(const char *formats, uint32_t world)
 {
     struct zero_layout *layout = NULL;
@@ -39,6 +48,7 @@ int upgrade_can_take(const char *formats, uint32_t world)
     if (zero_failed(description_read(STDIN_FILENO, world, &layout, &config)))
         return EX_CONFIG; /* the reason is logged */
     zero_layout_destroy(layout);
+    fprintf(stderr, UPGRADE_ANSWER "%s\n", own);
     return 0;
 }
 
@@ -106,8 +116,11 @@ static void on_exit_code(uv_process_t *process, int64_t code, int signal)
         snprintf(how, sizeof how, "killed by signal %d: %s", signal, upgrade->said);
     else
         snprintf(how, sizeof how, "exit code %d: %s", (int)code, upgrade->said);
-    if (signal != 0 || code != 0)
+    if (signal == 0 && code == 0)
+        snprintf(how, sizeof how, "it does not answer --can-take as zerod does: %s", upgrade->said);
+    if (!answers(upgrade) || signal != 0 || code != 0)
         refuse(upgrade, how);
+    uv_kill(-process->pid, SIGKILL); /* what it has left */
     uv_close((uv_handle_t *)&upgrade->words, on_closed);
     uv_close((uv_handle_t *)process, on_closed);
 }
@@ -119,7 +132,7 @@ static void on_limit(uv_timer_t *timer)
 
     snprintf(why, sizeof why, "it did not answer --can-take in %d s", LIMIT_MS / 1000);
     refuse(upgrade, why);
-    uv_process_kill(&upgrade->process, SIGKILL);
+    uv_kill(-upgrade->process.pid, SIGKILL);
 }
 
 /* It is no service yet: it must not speak to the holder, or take what is not for it. */
@@ -154,7 +167,8 @@ static int start(struct upgrade *upgrade, int description, uint32_t world)
           .data.stream = (uv_stream_t *)&upgrade->words },
     };
     char **environment = quiet_environment();
-    const uv_process_options_t options = { .exit_cb = on_exit_code,
+    const uv_process_options_t options = { .flags = UV_PROCESS_DETACHED, /* a group to kill */
+                                           .exit_cb = on_exit_code,
                                            .file = upgrade->program,
                                            .args = arguments,
                                            .env = environment,
@@ -167,6 +181,8 @@ static int start(struct upgrade *upgrade, int description, uint32_t world)
     }
     write_formats(formats);
     snprintf(number, sizeof number, "%u", world);
+    if (stat(upgrade->program, &upgrade->file) != 0)
+        upgrade->file = (struct stat){ .st_size = 0 }; /* that it does not start says why */
     uv_pipe_init(upgrade->loop, &upgrade->words, 0);
     upgrade->words.data = upgrade->process.data = upgrade;
     upgrade->handles = 2;
@@ -186,8 +202,11 @@ bool upgrade_check(struct upgrade *upgrade, int description, uint32_t world)
     if (upgrade->state == UPGRADE_CHECKING || upgrade->state == UPGRADE_WAITING ||
         upgrade->handles > 0) {
         snprintf(upgrade->text, sizeof upgrade->text,
-                 "another upgrade is under way for %.1f s (%s)",
-                 (double)(clock_ns() - upgrade->since_ns) * 1e-9, upgrade_word(upgrade));
+                 "another upgrade is under way for %.1f s (%s)%s",
+                 (double)(clock_ns() - upgrade->since_ns) * 1e-9, upgrade_word(upgrade),
+                 upgrade->state == UPGRADE_WAITING
+                     ? ": it is made after the next step, or by 'upgrade --now'"
+                     : "");
         return false;
     }
     upgrade->since_ns = clock_ns();
@@ -203,11 +222,11 @@ bool upgrade_check(struct upgrade *upgrade, int description, uint32_t world)
     return true;
 }
 
-bool upgrade_go(struct upgrade *upgrade)
+bool upgrade_go(struct upgrade *upgrade, bool now)
 {
     const char *word = upgrade_word(upgrade);
 
-    if (upgrade->state == UPGRADE_CHECKED) {
+    if (upgrade->state == UPGRADE_CHECKED || (upgrade->state == UPGRADE_WAITING && now)) {
         upgrade->state = UPGRADE_WAITING;
         return true;
     }
@@ -219,11 +238,22 @@ bool upgrade_go(struct upgrade *upgrade)
     return false;
 }
 
+bool upgrade_is_changed(const struct upgrade *upgrade)
+{
+    const struct stat *was = &upgrade->file;
+    struct stat now;
+
+    return stat(upgrade->program, &now) == 0 &&
+           (now.st_dev != was->st_dev || now.st_ino != was->st_ino || now.st_size != was->st_size ||
+            now.st_mtim.tv_sec != was->st_mtim.tv_sec ||
+            now.st_mtim.tv_nsec != was->st_mtim.tv_nsec);
+}
+
 void upgrade_close(struct upgrade *upgrade)
 {
     if (upgrade->state == UPGRADE_CHECKING && upgrade->handles > 0) {
         refuse(upgrade, "the daemon is ending");
-        uv_process_kill(&upgrade->process, SIGKILL); /* its handles close by its end */
+        uv_kill(-upgrade->process.pid, SIGKILL); /* its handles close by its end */
     }
     uv_close((uv_handle_t *)&upgrade->limit, NULL);
 }

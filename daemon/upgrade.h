@@ -2,9 +2,9 @@
 /* upgrade.h: the daemon's program is tried before it is put in this one's place.
  *
  * The program that is installed now is started as `zerod --can-take FORMATS`, with the model on its
- * stdin: it tells by its exit code whether it could go on from this state. Only after that may the
- * group be told to stop; so a program that is missing, lacks a library, hangs, or knows another
- * format costs nothing.
+ * stdin: it ends with 0 and says UPGRADE_ANSWER and the formats if it could go on from this state.
+ * Only after that may the group be told to stop; so a program that is missing, lacks a library,
+ * hangs, is another one, or knows another format costs nothing.
  *
  *   idle | refused -- upgrade_check --> checking --> checked | refused
  *   checked -- upgrade_go --> waiting, until this process is replaced
@@ -20,6 +20,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/stat.h>
 #include <uv.h>
 
 #include "daemon/shard/shard.h"
@@ -39,6 +40,7 @@ struct upgrade {
     uv_process_t process;
     uv_pipe_t words; /* what it says on stderr */
     uv_timer_t limit;
+    struct stat file; /* that was tried */
     unsigned handles; /* that are not closed */
     uint64_t since_ns;
     char said[400]; /* its last words */
@@ -50,21 +52,32 @@ struct upgrade {
  * after all: the reason. */
 #define UPGRADE_FAILED "ZEROD_UPGRADE_FAILED"
 
+/* And what to execute the next time: /proc/self/exe may have another name by now. */
+#define UPGRADE_PROGRAM "ZEROD_UPGRADE_PROGRAM"
+
+/* The line of a program that can take the state; the formats follow. */
+#define UPGRADE_ANSWER "zerod can take "
+
 void upgrade_init(struct upgrade *upgrade, uv_loop_t *loop, const char *program);
 
 /* Begins to try the program for a model; false if an upgrade is under way, with the reason in
  * upgrade_text. `description`: the model's fd; -1: there is none, which is refused. */
 bool upgrade_check(struct upgrade *upgrade, int description, uint32_t world);
 
-/* From checked to waiting; false with the reason. */
-bool upgrade_go(struct upgrade *upgrade);
+/* From checked to waiting; false with the reason. With `now`, one that waits for a step is taken
+ * up: it shall wait no longer. */
+bool upgrade_go(struct upgrade *upgrade, bool now);
+
+/* Is there another file than the one that was tried? */
+bool upgrade_is_changed(const struct upgrade *upgrade);
 
 /* "", "checking", "checked", "refused", "waiting" */
 const char *upgrade_word(const struct upgrade *upgrade);
 
 void upgrade_close(struct upgrade *upgrade);
 
-/* --can-take: returns the exit code, 0 or EX_CONFIG with a line on stderr that says why. */
+/* --can-take: returns the exit code, 0 or EX_CONFIG; a line on stderr has the answer, or says why
+ * not. */
 int upgrade_can_take(const char *formats, uint32_t world);
 
 #endif

@@ -20,6 +20,8 @@ enum {
     GONE_S = 15  /* nobody answers: a holder starts one again sooner */
 };
 
+#define LOGS "see zerorun's output, or journalctl -u 'zerod@*'"
+
 struct upgrade_options {
     struct common *common;
     bool now;
@@ -55,7 +57,9 @@ static const struct argp parser = {
     .doc = "Replaces the program of every daemon by the one that is installed now, between two "
            "steps. The state stays where it is; trainers notice a pause. Every daemon tries the "
            "program first: if it cannot be started, or does not know this state's format, all go "
-           "on as they are.\vExit code 0 when every rank runs it and the group has met again; 1 "
+           "on as they are. An upgrade that waits for a step goes on when this command ends; "
+           "'upgrade --now' takes it up.\vExit code 0 when every rank runs it and the group has "
+           "met again; 1 "
            "when it was refused, or they have not by the deadline.",
 };
 
@@ -146,8 +150,10 @@ static int try_program(struct change *change)
 
     if (standing == NULL)
         return complain(EXIT_IO, "no memory");
-    if (ask(change, change->group.count, true) != EXIT_GOOD)
-        end = NOT_TO_BE;
+    if (ask(change, change->group.count, true) != EXIT_GOOD) {
+        free(standing);
+        return EXIT_BAD; /* somebody else's may be under way */
+    }
     while (end == TRYING) {
         pause_a_little(); /* a daemon gives up on it after 10 s */
         standing_ask(standing, change->rpc, &change->group, ANSWER_MS);
@@ -191,10 +197,14 @@ static void tell_progress(struct change *change, const struct standing *standing
 
 static int say_done(const struct standing *standing)
 {
+    int code = EXIT_GOOD;
+
     for (uint32_t i = 0; i < standing->count; i++)
         if (strcmp(standing->ranks[i].reply->upgrade, "refused") == 0)
-            return complain(EXIT_BAD, "rank %" PRIu32 " goes on as it was: %s",
+            code = complain(EXIT_BAD, "rank %" PRIu32 " goes on as it was: %s",
                             standing->ranks[i].rank, standing->ranks[i].reply->upgrade_text);
+    if (code != EXIT_GOOD)
+        return code;
     printf("%" PRIu32 " daemons were replaced: zerod %s, step %" PRIu64 "\n", standing->count,
            standing->first->version, standing->first->step);
     return finish_output(EXIT_GOOD);
@@ -214,9 +224,14 @@ static int look_at_group(struct change *change, const struct standing *standing)
         return say_done(standing);
     if (answer > 0)
         change->last_answer_s = elapsed_s;
-    if (access(change->group.dir, F_OK) != 0 || elapsed_s - change->last_answer_s > GONE_S)
-        return complain(EXIT_BAD, "the group has ended: see what it said (zerorun's output, or "
-                                  "journalctl -u 'zerod@*')");
+    if (access(change->group.dir, F_OK) != 0)
+        return complain(EXIT_BAD, "the group has ended: " LOGS);
+    if (elapsed_s - change->last_answer_s > GONE_S)
+        return complain(EXIT_BAD,
+                        "no daemon has answered for %d s: the group has ended, or the "
+                        "new program fails again and again (the model is kept: install "
+                        "one that works): " LOGS,
+                        GONE_S);
     if (elapsed_s > change->o->deadline_s)
         return complain(EXIT_BAD,
                         "the group has not met again in %u s: see zeroctl status; daemons that "
@@ -244,6 +259,12 @@ static int wait_until_back(struct change *change)
     return code;
 }
 
+/* One that was tried, and waits for a step: there is nothing to try again. */
+static bool under_way(const struct standing *standing)
+{
+    return strcmp(standing->first->upgrade, "waiting") == 0;
+}
+
 /* Without trainers there is no step to wait for. */
 static bool idle(const struct standing *standing)
 {
@@ -254,7 +275,7 @@ static bool idle(const struct standing *standing)
 }
 
 /* Fills in what is true before the change. */
-static int look_before(struct change *change, bool *out_idle)
+static int look_before(struct change *change, bool *out_idle, bool *out_under_way)
 {
     struct standing *standing = malloc(sizeof *standing);
     int code = EXIT_GOOD;
@@ -270,6 +291,7 @@ static int look_before(struct change *change, bool *out_idle)
         change->epoch = standing->first->epoch;
         change->world = standing->count;
         *out_idle = idle(standing);
+        *out_under_way = under_way(standing);
     }
     standing_deinit(standing);
     free(standing);
@@ -278,12 +300,12 @@ static int look_before(struct change *change, bool *out_idle)
 
 static int upgrade(struct change *change, struct upgrade_options *o)
 {
-    bool no_step = false;
-    int code = look_before(change, &no_step);
+    bool no_step = false, waits = false;
+    int code = look_before(change, &no_step, &waits);
 
-    if (code == EXIT_GOOD)
-        code = try_program(change);
     o->now = o->now || no_step;
+    if (code == EXIT_GOOD && !(waits && o->now))
+        code = try_program(change);
     if (code == EXIT_GOOD)
         code = ask(change, o->now ? change->group.count : 1 /* rank 0 alone */, false);
     return code == EXIT_GOOD ? wait_until_back(change) : code;

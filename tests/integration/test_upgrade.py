@@ -122,6 +122,8 @@ def refused(expected):
             ("no program", "nonsense\n", 0o755, "exit code 127: "),
             ("fails", "#!/bin/sh\necho no library >&2\nexit 127\n", 0o755,
              "exit code 127: no library"),
+            ("another program", "#!/bin/sh\nexit 0\n", 0o755, "does not answer --can-take"),
+            ("empty", "", 0o755, "does not answer --can-take"),
             ("dies", "#!/bin/sh\nkill -SEGV $$\n", 0o755, "killed by signal 11"),
             ("another format", other, 0o755, "exit code 78: the state is in the formats 'model 999'")):
         run.install(text, mode)
@@ -145,10 +147,15 @@ def refused(expected):
 def hanging(expected):
     run = Run()
     trainer = hold(run)
-    run.install("#!/bin/sh\nexec sleep 1000\n")
+    left = os.path.join(run.folder, "left")
+    run.install(f"#!/bin/sh\nsleep 1000 &\necho $! >> {left}\nwait\n")
     code, out, err = run.upgrade()
     os.kill(trainer, signal.SIGCONT)
     check(code == 1 and "did not answer --can-take in 10 s" in err, f"hanging: {code} {out} {err}")
+    with open(left) as file:
+        pids = file.read().split()
+    until(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in pids), what="its child is gone")
+    check(len(pids) == 2, f"hanging: {pids}")
     run.end("hanging", expected)
     run.close()
 
@@ -175,6 +182,41 @@ def gone_after_the_trial(expected):
     code, out, err = run.upgrade()
     check(code == 0, f"good after that: {out} {err}")
     run.end("gone", expected)
+    run.close()
+
+
+def changed_after_the_trial(expected):
+    """A program that nobody tried is not executed, also when the running one has another name by now;
+    and the next upgrade is to the one that is installed."""
+    run = Run()
+    trainer = hold(run)
+    process = run.start_upgrade()
+    waiting(run)
+    os.rename(run.program, run.program + ".old")
+    run.install("#!/bin/sh\nexit 5\n")
+    os.kill(trainer, signal.SIGCONT)
+    _, err = process.communicate(timeout=LIMIT)
+    check(process.returncode == 1 and err.count(f"{run.program}: it was changed after") == 2, err)
+    run.install()
+    code, out, err = run.upgrade()
+    links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
+    check(code == 0 and links == [run.program] * 2, f"changed: {out} {err} {links}")
+    run.end("changed", expected)
+    run.close()
+
+
+def taken_up(expected):
+    """One that waits for a step, and whose asker is gone, can be told to wait no longer."""
+    run = Run()
+    trainer, before = hold(run), run.ranks()[0]["epoch"]
+    process = run.start_upgrade()
+    waiting(run)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT)
+    code, out, err = run.upgrade("--now")
+    os.kill(trainer, signal.SIGCONT)
+    check(code == 0 and run.ranks()[0]["epoch"] > before, f"taken up: {out} {err}")
+    run.end("taken up", expected)
     run.close()
 
 
@@ -210,6 +252,8 @@ good(expected)
 refused(expected)
 hanging(expected)
 gone_after_the_trial(expected)
+changed_after_the_trial(expected)
+taken_up(expected)
 fails_after_the_trial(expected)
 group_ends()
 done()
