@@ -330,8 +330,7 @@ static void judge_save(struct group *group)
     output_say(&group->output,
                "the last step%s%s%s was not saved in %s; what is there: zeroctl checkpoint list %s",
                step[0] != '\0' ? ", " : "", step, step[0] != '\0' ? "," : "", dir, dir);
-    if (group->code < EXIT_DAEMON_DIED)
-        group->code = EXIT_NOT_SAVED;
+    group->code = EXIT_NOT_SAVED;
 }
 
 /* Ends what is left, prints what is left: a child's child may have held a pipe until now. */

@@ -103,7 +103,8 @@ static const char description[] =
     "  74     the system refused something (stdout is on a full disk, say), or zerorun's own "
     "process was killed\n"
     "  75     a daemon was told to end (zeroctl shutdown) while trainers ran\n"
-    "  76     the last step was to be saved (zerod.checkpoint.dir), and was not\n"
+    "  76     the last step was to be saved (zerod.checkpoint.dir) and was not, whatever else\n"
+    "         happened\n"
     "  128+S  signal S ended the run";
 
 static uint32_t parse_count(struct argp_state *state, const char *name, const char *text,

@@ -199,8 +199,15 @@ static zero_status outcome(struct engine *e)
         return zero_success();
     if (e->finish.hurried)
         why = "it was told to end at once";
+    e->finish.unsaved = true;
     return FAIL(IO, "save checkpoint", "the last step, %" PRIu64 ", is not saved in %s%s%s",
                 last_step(e), e->shard->config.checkpoint_dir, why[0] != '\0' ? ": " : "", why);
+}
+
+/* Not even for somebody without patience is this given up: it may have its name by now. */
+static bool completes(const struct engine *e)
+{
+    return e->save.lead == LEAD_COMMIT && e->comm != NULL && !e->lost;
 }
 
 void finish_tell(struct engine *e, bool now)
@@ -218,7 +225,7 @@ void finish_pass(struct engine *e)
 {
     struct finish *finish = &e->finish;
 
-    if (!finish->told || finish->over || (!finish->hurried && goes_on(e, clock_ns())))
+    if (!finish->told || finish->over || (finish->hurried ? completes(e) : goes_on(e, clock_ns())))
         return;
     finish->over = true;
     zero_status s = outcome(e);

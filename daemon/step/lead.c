@@ -298,6 +298,8 @@ void lead_drop(struct engine *e, const char *why)
     if (e->save.lead == LEAD_NONE)
         return;
     e->save.lead = LEAD_NONE;
+    if (e->save.token == SAVE_FINAL && e->finish.over)
+        return; /* and said what became of it */
     if (e->save.token == SAVE_FINAL)
         LOG_WARNING("the last step's save begins again when the group is whole: %s", why);
     else if (e->save.token == SAVE_PERIODIC)
