@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -94,7 +95,6 @@ static int take_fds(struct msghdr *header, int *fds, int room)
     return count;
 }
 
-/* Reads one message. PEER_LOST when the other side is gone or does not speak our protocol. */
 zero_status greet_hear(int socket, struct greet_message *out, int *fds, int *out_count)
 {
     char control[CMSG_SPACE(sizeof(int) * GREET_FDS)];
@@ -107,13 +107,17 @@ zero_status greet_hear(int socket, struct greet_message *out, int *fds, int *out
     *out_count = bytes < 0 ? 0 : take_fds(&header, fds, GREET_FDS);
     if (bytes <= 0)
         return REFUSE(PEER_LOST, "hear peer", "%s", bytes == 0 ? "closed" : strerror(errno));
-    if (bytes != (ssize_t)sizeof *out || memcmp(out->magic, "ZRPM", 4) != 0 ||
-        out->protocol != GREET_PROTOCOL)
-        return FAIL(
+    if ((size_t)bytes < offsetof(struct greet_message, kind) || memcmp(out->magic, "ZRPM", 4) != 0)
+        return REFUSE(PROTOCOL, "hear peer", "a message that is no daemon's");
+    if (out->protocol != GREET_PROTOCOL)
+        return REFUSE(
             VERSION, "hear peer",
-            "another daemon does not speak peer protocol %d: start the same version of zerod "
-            "on every rank",
-            GREET_PROTOCOL);
+            "another daemon speaks peer protocol %u, and this one %d: start the same version of "
+            "zerod on every rank",
+            out->protocol, GREET_PROTOCOL);
+    if (bytes != (ssize_t)sizeof *out)
+        return REFUSE(PROTOCOL, "hear peer", "a message of %zd bytes instead of %zu", bytes,
+                      sizeof *out);
     out->standing.origin[COMM_ORIGIN_BYTES - 1] = '\0';
     return zero_success();
 }
@@ -123,7 +127,7 @@ static zero_status map_one(int fd, size_t bytes, int protection, void **out)
     struct stat stat;
 
     if (fstat(fd, &stat) != 0 || stat.st_size != (off_t)bytes)
-        return FAIL(PROTOCOL, "map peer", "an arena of a peer does not have the size it said");
+        return REFUSE(PROTOCOL, "map peer", "an arena of a peer does not have the size it said");
     void *base = mmap(NULL, bytes, protection, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED)
         return FAIL(NO_MEMORY, "map peer", "%zu bytes: %s", bytes, strerror(errno));
@@ -181,8 +185,8 @@ zero_status greet_compare(const struct comm_group *group, const struct greet_mes
     const char *mine = group->text;
 
     if (hello->text_bytes > MOST_TEXT)
-        return FAIL(PROTOCOL, "compare models", "a peer's model text has %" PRIu64 " bytes",
-                    hello->text_bytes);
+        return REFUSE(PROTOCOL, "compare models", "a peer's model text has %" PRIu64 " bytes",
+                      hello->text_bytes);
     size_t bytes = (size_t)hello->text_bytes, done = 0;
     char *theirs = malloc(bytes + 1);
     if (theirs == NULL)
@@ -209,7 +213,7 @@ zero_status greet_map(struct shm_peer *link, const struct greet_message *hello, 
 
     if (count != 2 + __builtin_popcount(hello->arenas) || hello->arenas >> ZERO_ARENA_COUNT != 0 ||
         (hello->arenas >> ZERO_ARENA_board & 1) == 0) {
-        s = FAIL(PROTOCOL, "map peer", "rank %u sent %d fds", hello->rank, count);
+        s = REFUSE(PROTOCOL, "map peer", "rank %u sent %d fds", hello->rank, count);
         goto out;
     }
     link->mapped[ZERO_ARENA_COUNT].bytes = ZERO_PAGE_BYTES;
@@ -231,7 +235,7 @@ zero_status greet_map(struct shm_peer *link, const struct greet_message *hello, 
     }
     const struct board_head *board = link->mapped[ZERO_ARENA_board].base;
     if (board->magic != BOARD_MAGIC || board->version != BOARD_VERSION)
-        s = FAIL(VERSION, "map peer", "rank %u has another board version", hello->rank);
+        s = REFUSE(VERSION, "map peer", "rank %u has another board version", hello->rank);
 out:
     return s;
 }

@@ -36,7 +36,8 @@ zero_status greet_put_text(const char *text, int *out_fd);
 zero_status greet_say(const struct comm_group *group, int text_fd, int socket,
                       enum greet_kind kind);
 
-/* Reads one message and at most GREET_FDS fds, of which there are *out_count also on failure. */
+/* Reads one message and at most GREET_FDS fds, of which there are *out_count also on failure:
+ * VERSION and PROTOCOL are not logged. */
 zero_status greet_hear(int socket, struct greet_message *out, int *fds, int *out_count);
 
 /* CONFLICT names the first line in which the hello's text differs from this rank's, CORRUPT the

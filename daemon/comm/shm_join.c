@@ -96,6 +96,16 @@ static void drop_link(struct meeting *meeting, uint32_t rank)
     memset(&meeting->states[rank], 0, sizeof meeting->states[rank]);
 }
 
+/* Is it from a rank of this group that may say so over this socket? Ranks above ours call us. */
+static bool is_ours(const struct meeting *meeting, int socket, const struct greet_message *hello)
+{
+    const struct comm_group *group = meeting->group;
+
+    return hello->world == group->world && hello->rank < group->world &&
+           (hello->rank > group->rank ||
+            (hello->rank < group->rank && meeting->shm->links[hello->rank].socket == socket));
+}
+
 /* Takes a hello: its sender becomes links[rank], whose socket it came over. */
 static zero_status take_hello(struct meeting *meeting, int socket,
                               const struct greet_message *hello, const int *fds, int count)
@@ -103,10 +113,12 @@ static zero_status take_hello(struct meeting *meeting, int socket,
     const struct comm_group *group = meeting->group;
     zero_status s;
 
-    if (hello->kind != GREET_HELLO || count < 2 || hello->world != group->world ||
-        hello->rank >= group->world || hello->rank == group->rank)
-        return FAIL(
-            CONFLICT, "meet peers",
+    if (hello->kind != GREET_HELLO || count < 2)
+        return REFUSE(PROTOCOL, "meet peers", "a message of kind %u with %d fds", hello->kind,
+                      count);
+    if (!is_ours(meeting, socket, hello))
+        return REFUSE(
+            INVALID_ARGUMENT, "meet peers",
             "a daemon that says it is rank %u of %u wants to join rank %u of %u: start every "
             "zerod of the folder with the same --world and its own --rank",
             hello->rank, hello->world, group->rank, group->world);
@@ -136,7 +148,7 @@ static void accept_strangers(struct meeting *meeting)
 {
     static struct log_limit refused;
 
-    while (meeting->stranger_count < ZERO_MAX_WORLD) {
+    for (int i = 0; i < ZERO_MAX_WORLD; i++) {
         int fd = accept4(meeting->group->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
         if (fd < 0)
             return;
@@ -148,6 +160,10 @@ static void accept_strangers(struct meeting *meeting)
                         peer.uid);
             close(fd);
             continue;
+        }
+        if (meeting->stranger_count == ZERO_MAX_WORLD) { /* one that says nothing makes room */
+            close(meeting->strangers[0]);
+            meeting->strangers[0] = meeting->strangers[--meeting->stranger_count];
         }
         meeting->strangers[meeting->stranger_count++] = fd;
     }
@@ -163,6 +179,22 @@ static void close_fds(const int *fds, int count)
 {
     for (int i = 0; i < count; i++)
         close(fds[i]);
+}
+
+/* Who does not belong to this group cannot end a meeting: what the ranks keep would be lost by it.
+ * Only where they meet for the first time, and trainers wait, is a daemon of another version, group
+ * or model an error that people have to hear of; ranks that meet again did agree. */
+static bool turns_away(const struct meeting *meeting, zero_status s)
+{
+    static struct log_limit limit;
+    bool foreign = s.code == ZERO_VERSION || s.code == ZERO_INVALID_ARGUMENT ||
+                   s.code == ZERO_CONFLICT || s.code == ZERO_CORRUPT;
+
+    if (s.code != ZERO_PROTOCOL && !(foreign && meeting->group->deadline_ms == 0))
+        return false;
+    log_limited(&limit, 1, LOG_WARNING_LEVEL, "turned away on rank-%u.peer: %s",
+                meeting->group->rank, fail_detail());
+    return true;
 }
 
 /* True when the stranger is known now, or gone; its place in the list is free. */
@@ -182,18 +214,19 @@ static zero_status meet_stranger(struct meeting *meeting, int fd, bool *out_sett
     if (!zero_failed(s))
         s = take_hello(meeting, fd, &hello, fds, count);
     close_fds(fds, count);
-    bool known = false;
-    for (uint32_t r = 0; r < meeting->group->world; r++)
-        known = known || meeting->shm->links[r].socket == fd;
-    if (!known) {
+    uint32_t rank = 0;
+    while (rank < meeting->group->world && meeting->shm->links[rank].socket != fd)
+        rank++;
+    bool away = turns_away(meeting, s);
+    if (rank == meeting->group->world) {
         close(fd);
-        return s;
+        return away ? zero_success() : s;
     }
     /* the other side must see our hello even when we differ: it has to say so to its trainer */
-    zero_status answered = answer_hello(meeting, hello.rank);
-    if (!zero_failed(s) && zero_failed(answered))
-        drop_link(meeting, hello.rank);
-    return s;
+    zero_status answered = answer_hello(meeting, rank);
+    if (away || (!zero_failed(s) && zero_failed(answered)))
+        drop_link(meeting, rank);
+    return away ? zero_success() : s;
 }
 
 static zero_status meet_strangers(struct meeting *meeting)
@@ -247,11 +280,18 @@ static zero_status listen_to_peer(struct meeting *meeting, uint32_t rank)
             drop_link(meeting, rank);
             return zero_success();
         }
-        if (!zero_failed(s) && message.kind == GREET_READY)
+        if (!zero_failed(s) && message.rank != rank)
+            s = REFUSE(PROTOCOL, "meet peers", "rank %u says that it is rank %u", rank,
+                       message.rank);
+        else if (!zero_failed(s) && message.kind == GREET_READY)
             meeting->states[rank].got_ready = true;
         else if (!zero_failed(s))
             s = take_hello(meeting, meeting->shm->links[rank].socket, &message, fds, count);
         close_fds(fds, count);
+        if (turns_away(meeting, s)) {
+            drop_link(meeting, rank);
+            return zero_success();
+        }
         if (zero_failed(s))
             return s;
     }
