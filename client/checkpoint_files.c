@@ -67,6 +67,7 @@ static void take_entry(struct zero_checkpoint *to, struct store_entry *from)
                                     .step = from->step,
                                     .complete = from->complete,
                                     .busy = from->busy,
+                                    .unread = from->unread,
                                     .why = from->why };
     if (from->complete) {
         to->time = from->time;

@@ -103,7 +103,8 @@ struct zero_checkpoint {
     uint64_t step;
     bool complete;        /* everything that belongs to it is there; the data is verify's */
     bool busy;            /* somebody is writing it */
-    const char *why;      /* it is not complete; NULL when it is */
+    bool unread;          /* it could not be looked at: neither is known */
+    const char *why;      /* it is not complete, or not known to be; NULL when it is */
     uint64_t time, bytes; /* seconds since 1970, and of its data; 0 unless complete */
     uint32_t world;       /* ranks that saved it; 0 unless complete */
 };

@@ -62,7 +62,8 @@ static const struct subcommand {
       "memory; no trainer is needed.\vExit code 1 when there is no checkpoint: the reason is "
       "printed, and what was in DIR is as it was." },
     { "list", "DIR", checkpoint_list, 1, 1, list_options,
-      "Lists the checkpoints in DIR by step: complete or not, and why; the data is not read." },
+      "Lists the checkpoints in DIR by step: complete or not, and why; the data is not read.\vExit "
+      "code 4 when one of them could not be looked at." },
     { "verify", "PATH", checkpoint_verify, 1, 1, list_options,
       "Reads every byte of the checkpoint PATH (DIR/step-N) and compares it with its checksum; "
       "counts inf and nan in the weights, which are no damage.\vExit code 1 when anything "

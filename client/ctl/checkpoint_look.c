@@ -41,7 +41,7 @@ static void print_entry(struct table *table, const struct store_entry *entry)
     if (entry->complete)
         table_cell(table, style, "complete");
     else
-        table_cell(table, style, "incomplete: %s", entry->why);
+        table_cell(table, style, "%s: %s", entry->unread ? "unreadable" : "incomplete", entry->why);
 }
 
 static bool print_list(const struct store_list *list)
@@ -76,6 +76,8 @@ static bool write_list(const struct store_list *list)
         writer_truth(w, entry->complete);
         writer_key(w, "busy");
         writer_truth(w, entry->busy);
+        writer_key(w, "unread");
+        writer_truth(w, entry->unread);
         if (!entry->complete) {
             writer_key(w, "why");
             writer_text(w, entry->why);
@@ -91,6 +93,15 @@ static bool write_list(const struct store_list *list)
     }
     writer_end(w, ']');
     return writer_close(w);
+}
+
+static bool any_unread(const struct store_list *list)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < list->count; i++)
+        any = any || list->entries[i].unread;
+    return any;
 }
 
 /* Where a folder of them was meant. */
@@ -130,8 +141,11 @@ int checkpoint_list(const struct checkpoint_options *o)
         printf("%s has no checkpoints\n", o->words[0]);
     else
         good = print_list(&list);
+    bool unread = any_unread(&list);
     store_list_deinit(&list);
-    return good ? EXIT_GOOD : complain(EXIT_IO, "no memory");
+    if (!good)
+        return complain(EXIT_IO, "no memory");
+    return unread ? EXIT_IO : EXIT_GOOD;
 }
 
 /* ---- verify ---- */

@@ -24,6 +24,7 @@ static void describe_step(const char *path, struct store_entry *entry)
     size_t named = strlen(path); /* the reader knows of which it is */
 
     if (zero_failed(s)) {
+        entry->unread = store_unread(s);
         bool again = strncmp(why.text, path, named) == 0 && why.text[named] == ':';
         entry->why = strdup(why.text + (again ? named + 2 : 0));
         return;
@@ -38,15 +39,26 @@ static void describe_step(const char *path, struct store_entry *entry)
     store_close(store);
 }
 
-/* Who writes a folder holds a lock on it. */
-static bool is_busy(int dir, const char *name)
+/* Who writes a folder holds a lock on it. Where that cannot be known, somebody may. */
+static void describe_begun(int dir, struct store_entry *entry)
 {
-    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    int fd = openat(dir, entry->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool gone = fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP);
+    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    struct zero_detail why = { "" };
 
+    if (fd < 0 && !gone)
+        store_refuse_errno(&why, "%s cannot be opened", entry->name);
+    else if (!gone && !locked && errno != EWOULDBLOCK)
+        store_refuse_errno(&why, "%s cannot be locked", entry->name);
+    entry->unread = why.text[0] != '\0';
+    entry->busy = !gone && !locked && !entry->unread;
+    entry->why = strdup(entry->unread                   ? why.text
+                        : entry->busy                   ? "it is being written"
+                        : entry->kind == STORE_REMOVING ? "its removal was cut short"
+                                                        : "its save ended early");
     if (fd >= 0)
         close(fd);
-    return busy;
 }
 
 static zero_status describe(const char *dir, int fd, struct store_entry *entry,
@@ -56,14 +68,10 @@ static zero_status describe(const char *dir, int fd, struct store_entry *entry,
 
     if (snprintf(path, sizeof path, "%s/%s", dir, entry->name) >= PATH_MAX)
         return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
-    if (entry->kind == STORE_STEP) {
+    if (entry->kind == STORE_STEP)
         describe_step(path, entry);
-    } else {
-        entry->busy = is_busy(fd, entry->name);
-        entry->why = strdup(entry->busy                     ? "it is being written"
-                            : entry->kind == STORE_REMOVING ? "its removal was cut short"
-                                                            : "its save ended early");
-    }
+    else
+        describe_begun(fd, entry);
     if (!entry->complete && entry->why == NULL)
         return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a list of %s", dir);
     return zero_success();
@@ -165,6 +173,9 @@ static zero_status seek(const struct store_seek *seek, DIR *folder, struct store
             return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a path");
         if (entry->complete)
             return zero_success();
+        if (entry->unread && entry->kind == STORE_STEP)
+            return store_refuse(detail, ZERO_IO, "%.200s/%.40s: %.250s", seek->dir, entry->name,
+                                entry->why);
     }
     if (zero_failed(s))
         return s;
@@ -200,7 +211,7 @@ bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)
     size_t newer = 0;
 
     if (e->kind != STORE_STEP)
-        return !e->busy;
+        return !e->busy && !e->unread;
     for (size_t i = entry + 1; i < list->count; i++)
         newer += list->entries[i].complete;
     return e->complete && newer >= keep;

@@ -6,6 +6,7 @@ is told when a training begins; a newest one that is damaged stops a start that 
 import errno
 import fcntl
 import re
+import resource
 import signal
 import struct
 
@@ -200,11 +201,11 @@ def check_unwritable():
     room.wait(60)
 
 
-def faulty(call, number):
-    """Options and environment of a group whose daemon's first such call fails."""
+def faulty(call, number, path=""):
+    """Options of a group whose daemons' first such call fails."""
     wrapper = base / "zerod"
     wrapper.write_text(f'#!/bin/sh\nexport LD_PRELOAD={FAULTS} FAULT_CALL={call} FAULT_AT=1\n'
-                       f'export FAULT_KIND={number}\nexec {ZEROD} "$@"\n')
+                       f'export FAULT_KIND={number} FAULT_PATH={path}\nexec {ZEROD} "$@"\n')
     wrapper.chmod(0o755)
     return ["--zerod", wrapper]
 
@@ -256,10 +257,46 @@ def check_damaged():
     check(steps_in(own)[-1] == 7, f"moved away: {steps_in(own)}")
 
 
+def check_unread():
+    """What could not be looked at may be whole: a start ends, and nothing is removed for it."""
+    own = base / "unread"
+    for step in (3, 5, 6):
+        fine(f"step {step}", train(own, step))
+    for call, path, number, reason in (
+            ("open", "/step-6", errno.EACCES, "step-6 cannot be opened: Permission denied"),
+            ("openat", "manifest.json", errno.EMFILE, "manifest.json cannot be opened: Too many open"),
+            ("openat", "rank-1.json", errno.EIO, "rank-1.json cannot be opened: Input/output error"),
+            ("openat", "rank-1.safetensors", errno.ESTALE, "rank-1.safetensors cannot be opened: Stale"),
+            ("pread", "", errno.EIO, "manifest.json cannot be read at byte 0: Input/output error")):
+        for options in ([], ["--restore", own]):
+            code, log = train(own, 7, [*faulty(call, number, path), *options])
+            refused(f"{reason}, {options}", (code, log), f"{own}/step-6: ", reason,
+                    "Make it readable and start again. Move step-6 away, or start from the newest "
+                    f"complete one before it: --restore {own}/step-5")
+            check("passing over" not in log and steps_in(own) == [3, 5, 6], f"{reason}: {log}")
+    refused("not by its path either", train(own, 7, [*faulty("openat", errno.EACCES, "rank-0.json"),
+            "--restore", own / "step-6"]), "Permission denied", f"--restore {own}/step-5")
+    fine("readable again", train(own, 7), f"from {own}/step-6")
+    check(steps_in(own) == [5, 6, 7], f"readable again: {steps_in(own)}")
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
+    list_with = [ZEROCTL, "checkpoint", "list", own]
+    run = subprocess.run(list_with, capture_output=True, text=True, preexec_fn=few)
+    check(run.returncode == 4 and run.stdout.count("unreadable: manifest.json cannot be opened: Too "
+          "many open files") == 3 and "incomplete" not in run.stdout, f"list with few fds: {run}")
+    run = subprocess.run([*list_with, "--json"], capture_output=True, text=True, preexec_fn=few)
+    check(run.returncode == 4 and [(c["complete"], c["unread"]) for c in json.loads(run.stdout)] ==
+          [(False, True)] * 3, f"list --json with few fds: {run}")
+    run = subprocess.run([ZEROCTL, "checkpoint", "prune", "--keep", "1", own], capture_output=True,
+                         text=True, preexec_fn=few)
+    check(run.stdout == "0 removed\n" and steps_in(own) == [5, 6, 7], f"prune with few fds: {run}")
+
+
 def main():
     try:
         for part in (check_two_groups, check_lost, check_broken_later, check_unwritable, check_trial,
-                     check_damaged):
+                     check_damaged, check_unread):
             begun = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
