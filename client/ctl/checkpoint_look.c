@@ -27,6 +27,13 @@ static struct text time_text(uint64_t seconds)
     return out;
 }
 
+static const char *state_of(const struct store_entry *entry)
+{
+    return entry->unread                   ? "unreadable"
+           : entry->kind == STORE_REPLACED ? "set aside"
+                                           : "incomplete";
+}
+
 static void print_entry(struct table *table, const struct store_entry *entry)
 {
     enum table_style style = entry->complete ? TABLE_PLAIN : entry->busy ? TABLE_DIM : TABLE_LOUD;
@@ -41,7 +48,7 @@ static void print_entry(struct table *table, const struct store_entry *entry)
     if (entry->complete)
         table_cell(table, style, "complete");
     else
-        table_cell(table, style, "%s: %s", entry->unread ? "unreadable" : "incomplete", entry->why);
+        table_cell(table, style, "%s: %s", state_of(entry), entry->why);
 }
 
 static bool print_list(const struct store_list *list)

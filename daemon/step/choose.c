@@ -134,17 +134,24 @@ zero_status choose_checkpoint(const struct engine *e, char **out_path)
 void choose_warn(const struct engine *e, uint64_t step)
 {
     const char *dir = e->shard->config.checkpoint_dir;
-    struct zero_detail detail;
+    struct zero_detail detail = { "" };
     uint64_t newest = 0;
     char *path = NULL;
 
-    if (dir[0] == '\0' || e->options.rank != 0 || zero_failed(store_newest(dir, &path, &detail)))
+    if (dir[0] == '\0' || e->options.rank != 0)
+        return;
+    zero_status s = store_newest(dir, &path, &detail);
+    if (store_unread(s))
+        LOG_WARNING("%s: a start without --restore ends with that", detail.text);
+    if (zero_failed(s))
         return;
     store_folder_parse(strrchr(path, '/') + 1, &newest);
     if (newest > step)
         LOG_WARNING("%s has a checkpoint of step %" PRIu64 ", and this run begins at step %" PRIu64
-                    ": a start without --restore would take that one; give this run a "
-                    "zerod.checkpoint.dir of its own",
+                    ": a start without --restore would take that one. Where this run saves a step "
+                    "that is there, its own gets the name, and the old one becomes "
+                    "step-<n>.replaced-<k>. Give this run a zerod.checkpoint.dir of its own to "
+                    "keep the two apart",
                     dir, newest, step);
     free(path);
 }
@@ -154,10 +161,12 @@ bool choose_is_own(const struct engine *e, const char *path)
     const char *dir = e->shard->config.checkpoint_dir;
     char *whole = realpath(path, NULL), *own = dir[0] != '\0' ? realpath(dir, NULL) : NULL;
     char *slash = whole != NULL ? strrchr(whole, '/') : NULL;
+    uint64_t step;
+    bool named = slash != NULL && store_folder_parse(slash + 1, &step) == STORE_STEP;
 
     if (slash != NULL)
         *slash = '\0';
-    bool same = slash != NULL && own != NULL && strcmp(whole, own) == 0;
+    bool same = named && own != NULL && strcmp(whole, own) == 0;
     free(whole);
     free(own);
     return same;

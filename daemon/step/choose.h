@@ -28,7 +28,7 @@ void choose_warn(const struct engine *e, uint64_t step);
  * Nothing goes back to an older one by itself: somebody shall know that steps are lost. */
 zero_status choose_fail(const char *path, zero_status s, const char *why);
 
-/* Is the checkpoint in the folder that the run saves to? */
+/* Is it in the folder that the run saves to, by the name that a save gives it? */
 bool choose_is_own(const struct engine *e, const char *path);
 
 #endif

@@ -245,6 +245,10 @@ static zero_status commit(struct saver *saver)
     info.config = config;
     s = say(store_commit(&saver->folder, &info, path, &detail), &detail);
     free(config);
+    if (saver->folder.aside[0] != '\0')
+        LOG_WARNING("%s had another step-%" PRIu64 ": that is %s now, which no start takes and "
+                    "which stays until somebody removes it",
+                    saver->job.dir, record->step, saver->folder.aside);
     if (zero_failed(s))
         return s;
     saver->open = false;

@@ -70,6 +70,9 @@ static zero_status describe(const char *dir, int fd, struct store_entry *entry,
         return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
     if (entry->kind == STORE_STEP)
         describe_step(path, entry);
+    else if (entry->kind == STORE_REPLACED)
+        entry->why = strdup("a later save has its name: no start takes it, and it stays until "
+                            "somebody removes it");
     else
         describe_begun(fd, entry);
     if (!entry->complete && entry->why == NULL)
@@ -162,7 +165,7 @@ static zero_status seek(const struct store_seek *seek, DIR *folder, struct store
 
     for (size_t i = list->count; i-- > 0 && !zero_failed(s);) {
         struct store_entry *entry = &list->entries[i];
-        if (seek->before != 0 && entry->step >= seek->before)
+        if ((seek->before != 0 && entry->step >= seek->before) || entry->kind == STORE_REPLACED)
             continue;
         s = describe(seek->dir, dirfd(folder), entry, detail);
         if (zero_failed(s))
@@ -211,27 +214,10 @@ bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)
     size_t newer = 0;
 
     if (e->kind != STORE_STEP)
-        return !e->busy && !e->unread;
+        return e->kind != STORE_REPLACED && !e->busy && !e->unread;
     for (size_t i = entry + 1; i < list->count; i++)
         newer += list->entries[i].complete;
     return e->complete && newer >= keep;
-}
-
-static zero_status remove_entry(int dir, const struct store_entry *entry,
-                                struct zero_detail *detail)
-{
-    char id[17], hidden[64];
-
-    if (entry->kind != STORE_STEP)
-        return store_folder_remove(dir, entry->name, detail);
-    zero_status s = store_random_id(id, detail);
-    if (zero_failed(s))
-        return s;
-    snprintf(hidden, sizeof hidden, "step-%" PRIu64 ".removing-%s", entry->step, id);
-    if (renameat(dir, entry->name, dir, hidden) != 0)
-        return store_refuse_errno(detail, "%s cannot be renamed", entry->name);
-    s = store_sync(dir, "the folder of the checkpoints", detail);
-    return zero_failed(s) ? s : store_folder_remove(dir, hidden, detail);
 }
 
 zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
@@ -251,7 +237,10 @@ zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
     for (size_t i = 0; i < list.count && !zero_failed(s); i++) {
         if (!store_is_stale(&list, i, keep))
             continue;
-        s = remove_entry(fd, &list.entries[i], out_detail);
+        const struct store_entry *entry = &list.entries[i];
+        s = entry->kind == STORE_STEP
+                ? store_folder_discard(fd, entry->name, entry->step, out_detail)
+                : store_folder_remove(fd, entry->name, out_detail);
         *out_removed += !zero_failed(s);
     }
     if (fd >= 0)

@@ -49,8 +49,8 @@ zero_status store_seek(const struct store_seek *what, char **out_path,
                        struct zero_detail *out_detail);
 
 /* What goes: all but the `keep` newest complete checkpoints (at least 1), and what saves and
- * removals left that died. Other folders stay, and what is incomplete for another reason. What
- * could not be looked at stays, and does not count. */
+ * removals left that died. Other folders stay, what was set aside too, and what is incomplete for
+ * another reason. What could not be looked at stays, and does not count. */
 bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep);
 
 /* Removes what is stale; a checkpoint is renamed first, so that it is whole or gone. *out_removed

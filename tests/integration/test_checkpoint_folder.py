@@ -96,7 +96,8 @@ def check_two_groups():
         check(os.listdir(base / f"by-hand-{id(idle)}") == ["step-3"], "by hand: more than that")
     (base / "link").symlink_to(own)
     run = save(first.run, base / "link")
-    check(run.returncode == 1 and "is there already, complete" in run.stderr, f"by a link: {run}")
+    check(run.stdout == f"{base}/link/step-3\n" and
+          sorted(os.listdir(own)) == [".zerod-lock", "step-3"], f"by a link: {run} {os.listdir(own)}")
     second.close()
 
     for rank in (0, 1, 0):
@@ -293,10 +294,51 @@ def check_unread():
     check(run.stdout == "0 removed\n" and steps_in(own) == [5, 6, 7], f"prune with few fds: {run}")
 
 
+def inode(path):
+    return os.lstat(path).st_ino
+
+
+def check_replaced():
+    """The last step gets its name: of a checkpoint that is cut short, of another timeline, of what is
+    none at all. What had it is set aside, whole, and nothing takes or removes that."""
+    own = base / "replaced"
+    for step in (3, 5, 6):
+        fine(f"step {step}", train(own, step))
+    data = own / "step-6" / "rank-1.safetensors"
+    os.truncate(data, data.stat().st_size - 1)
+    old = inode(own / "step-6")
+    fine("cut short", train(own, 6), f"passing over {own}/step-6: ", f"from {own}/step-5",
+         f"{own} had another step-6: that is step-6.replaced-1 now")
+    check(steps_in(own) == [3, 5, 6] and inode(own / "step-6.replaced-1") == old, "cut short")
+    old = inode(own / "step-6")
+    fine("another timeline", train(own, 6, ["--restore", own / "step-3"], world=3),
+         f"{own} has a checkpoint of step 6, and this run begins at step 3",
+         "its own gets the name, and the old one becomes step-<n>.replaced-<k>",
+         f"{own} had another step-6: that is step-6.replaced-2 now")
+    check(steps_in(own) == [3, 5, 6] and inode(own / "step-6.replaced-2") == old, "another timeline")
+    run = ctl("checkpoint", "list", own)
+    check(run.returncode == 0 and run.stdout.count("set aside: a later save has its name") == 2, f"{run}")
+    run = ctl("checkpoint", "prune", "--keep", 1, own)
+    check(run.stdout == "2 removed\n" and steps_in(own) == [6], f"prune: {run}")
+    code, log = train(own, 7, world=3)
+    fine("the newest", (code, log), f"from {own}/step-6\n")
+    check("replaced-" not in log, f"the newest: {log}")
+    fine("one that was set aside, by its path", train(own, 6, ["--restore", own / "step-6.replaced-2"]),
+         f"{own} had another step-6: that is step-6.replaced-3 now")
+    check(ctl("checkpoint", "verify", own / "step-6").returncode == 0, "one that was set aside")
+    (own / "step-9").write_text("notes")
+    (own / "step-8").symlink_to("step-7")
+    fine("a file", train(own, 9), f"passing over {own}/step-9: ", "that is step-9.replaced-1 now")
+    check((own / "step-9.replaced-1").read_text() == "notes", "a file")
+    fine("a link", train(own, 8, ["--restore", own / "step-7"]), "that is step-8.replaced-1 now")
+    check(os.readlink(own / "step-8.replaced-1") == "step-7" and steps_in(own)[-3:] == [7, 8, 9],
+          f"a link: {steps_in(own)}")
+
+
 def main():
     try:
         for part in (check_two_groups, check_lost, check_broken_later, check_unwritable, check_trial,
-                     check_damaged, check_unread):
+                     check_damaged, check_unread, check_replaced):
             begun = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)

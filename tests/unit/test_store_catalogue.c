@@ -46,6 +46,7 @@ static void names(void)
         { "step-1x", STORE_FOREIGN, 0 },
         { "step-7.partial-1-0123456789abcdef", STORE_PARTIAL, 7 },
         { "step-7.removing-0123456789abcdef", STORE_REMOVING, 7 },
+        { "step-7.replaced-1", STORE_REPLACED, 7 },
         { "notes", STORE_FOREIGN, 0 },
     };
 
@@ -56,7 +57,8 @@ static void names(void)
     }
 }
 
-/* step-1, 2, 10 complete; 20 empty; 3 a copy of another step; a save that lives, one that died. */
+/* step-1, 2, 10 complete; 20 empty; 3 a copy of another step; 40 set aside; a save that lives, one
+ * that died. */
 static void fill(struct store_save *living)
 {
     struct store_save dead;
@@ -72,6 +74,10 @@ static void fill(struct store_save *living)
     CHECK(rename(from, path) == 0);
     snprintf(path, sizeof path, "%s/step-20", dir);
     CHECK(mkdir(path, 0700) == 0);
+    make(40);
+    snprintf(from, sizeof from, "%s/step-40", dir);
+    snprintf(path, sizeof path, "%s/step-40.replaced-1", dir);
+    CHECK(rename(from, path) == 0);
     snprintf(path, sizeof path, "%s/notes", dir);
     CHECK(mkdir(path, 0700) == 0);
     CHECK(!zero_failed(store_begin(dir, 30, living, &detail)));
@@ -93,6 +99,7 @@ static void listing(void)
         { 20, false, false, "manifest.json" },
         { 30, false, true, "being written" },
         { 31, false, false, "ended early" },
+        { 40, false, false, "a later save has its name" },
     };
     enum { WANT = sizeof want / sizeof *want };
     struct store_list list = { .count = 0 };
@@ -269,7 +276,8 @@ int main(void)
     CHECK(!zero_failed(store_prune(dir, 2, &removed, &detail)));
     CHECK(removed == 2); /* step-1, and the save that died */
     CHECK(!there("step-1") && there("step-2") && there("step-3") && there("step-10"));
-    CHECK(there("step-20") && there("notes") && access(living.path, F_OK) == 0);
+    CHECK(there("step-20") && there("step-40.replaced-1") && there("notes") &&
+          access(living.path, F_OK) == 0);
     CHECK(!zero_failed(store_prune(dir, 1, &removed, &detail)) && removed == 1);
     CHECK(there("step-10") && !there("step-2"));
     CHECK(!zero_failed(store_abandon(&living, &detail)));
