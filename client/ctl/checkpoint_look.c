@@ -245,7 +245,7 @@ static int announce(const struct checkpoint_options *o)
     if (zero_failed(s))
         return checkpoint_complain(s, &detail);
     for (size_t i = 0; i < list.count; i++)
-        if (store_is_stale(&list, i, o->keep))
+        if (store_is_stale(&list, i, o->keep, UINT64_MAX))
             printf("would remove %s\n", list.entries[i].name);
     store_list_deinit(&list);
     return EXIT_GOOD;
@@ -263,7 +263,7 @@ int checkpoint_prune(const struct checkpoint_options *o)
         return code;
     if (o->dry_run)
         return announce(o);
-    zero_status s = store_prune(o->words[0], o->keep, &removed, &detail);
+    zero_status s = store_prune(o->words[0], o->keep, UINT64_MAX, &removed, &detail);
     if (zero_failed(s))
         return checkpoint_complain(s, &detail);
     printf("%" PRIu64 " removed\n", removed);

@@ -208,7 +208,7 @@ zero_status store_newest(const char *dir, char **out_path, struct zero_detail *o
     return store_seek(&what, out_path, out_detail);
 }
 
-bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)
+bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep, uint64_t last)
 {
     const struct store_entry *e = &list->entries[entry];
     size_t newer = 0;
@@ -216,11 +216,11 @@ bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)
     if (e->kind != STORE_STEP)
         return e->kind != STORE_REPLACED && !e->busy && !e->unread;
     for (size_t i = entry + 1; i < list->count; i++)
-        newer += list->entries[i].complete;
-    return e->complete && newer >= keep;
+        newer += list->entries[i].complete && list->entries[i].step <= last;
+    return e->complete && e->step <= last && newer >= keep;
 }
 
-zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
+zero_status store_prune(const char *dir, uint32_t keep, uint64_t last, uint64_t *out_removed,
                         struct zero_detail *out_detail)
 {
     struct store_list list = { .count = 0 };
@@ -235,7 +235,7 @@ zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
     if (fd < 0)
         s = store_refuse_errno(out_detail, "%s cannot be opened", dir);
     for (size_t i = 0; i < list.count && !zero_failed(s); i++) {
-        if (!store_is_stale(&list, i, keep))
+        if (!store_is_stale(&list, i, keep, last))
             continue;
         const struct store_entry *entry = &list.entries[i];
         s = entry->kind == STORE_STEP

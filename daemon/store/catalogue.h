@@ -50,12 +50,14 @@ zero_status store_seek(const struct store_seek *what, char **out_path,
 
 /* What goes: all but the `keep` newest complete checkpoints (at least 1), and what saves and
  * removals left that died. Other folders stay, what was set aside too, and what is incomplete for
- * another reason. What could not be looked at stays, and does not count. */
-bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep);
+ * another reason. What could not be looked at stays, and does not count; nor do checkpoints of
+ * steps after `last`, which are of another timeline than the save of that one (UINT64_MAX: none).
+ */
+bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep, uint64_t last);
 
 /* Removes what is stale; a checkpoint is renamed first, so that it is whole or gone. *out_removed
  * counts. */
-zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
+zero_status store_prune(const char *dir, uint32_t keep, uint64_t last, uint64_t *out_removed,
                         struct zero_detail *out_detail);
 
 #endif

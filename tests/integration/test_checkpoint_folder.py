@@ -335,10 +335,25 @@ def check_replaced():
           f"a link: {steps_in(own)}")
 
 
+def check_crowded():
+    """Of an earlier timeline there are as many later checkpoints as are kept: the new one stays."""
+    own = base / "crowded"
+    for step in (3, 5, 6, 7):
+        fine(f"step {step}", train(own, step))
+    check(steps_in(own) == [5, 6, 7], f"{steps_in(own)}")
+    text = settings(own, 2, keep=1)
+    group = Group(2, [PROBE, "--layers", SPEC, "--steps", 6, "-q"], text, ["--restore", own / "step-5"])
+    code, log = group.wait(), group.stderr()
+    group.close()
+    fine("crowded", (code, log), "removed 1 old checkpoint in")
+    check(steps_in(own) == [6, 7], f"crowded: {steps_in(own)}: {log}")
+
+
 def main():
     try:
         for part in (check_two_groups, check_lost, check_broken_later, check_unwritable, check_trial,
-                     check_damaged, check_unread, check_replaced):
+                     check_damaged, check_unread, check_replaced,
+                     check_crowded):
             begun = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)

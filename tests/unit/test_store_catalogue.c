@@ -176,8 +176,8 @@ static void check_unread(const char *what)
     CHECK(list.entries[0].complete && list.entries[1].complete);
     CHECK(!list.entries[2].complete && list.entries[2].unread);
     CHECK_CONTAINS(list.entries[2].why, what);
-    CHECK(store_is_stale(&list, 0, 1) && !store_is_stale(&list, 1, 1));
-    CHECK(!store_is_stale(&list, 2, 1));
+    CHECK(store_is_stale(&list, 0, 1, UINT64_MAX) && !store_is_stale(&list, 1, 1, UINT64_MAX));
+    CHECK(!store_is_stale(&list, 2, 1, UINT64_MAX));
     store_list_deinit(&list);
 }
 
@@ -234,7 +234,8 @@ static void hidden_partial(void)
     CHECK(chmod(begun.path, 0) == 0);
     be_root(false);
     CHECK(!zero_failed(store_list(dir, &list, &detail)) && list.count == 4);
-    CHECK(list.entries[3].unread && !list.entries[3].busy && !store_is_stale(&list, 3, 1));
+    CHECK(list.entries[3].unread && !list.entries[3].busy &&
+          !store_is_stale(&list, 3, 1, UINT64_MAX));
     CHECK_CONTAINS(list.entries[3].why, "Permission denied");
     CHECK(!zero_failed(store_newest(dir, &path, &detail))); /* it is none, whoever writes it */
     CHECK_CONTAINS(path, "/step-3");
@@ -272,13 +273,15 @@ int main(void)
     CHECK(!zero_failed(store_newest(dir, &path, &detail)));
     CHECK_CONTAINS(path, "/step-10");
     free(path);
-    CHECK(store_prune(dir, 0, &removed, &detail).code == ZERO_INVALID_ARGUMENT);
-    CHECK(!zero_failed(store_prune(dir, 2, &removed, &detail)));
-    CHECK(removed == 2); /* step-1, and the save that died */
+    CHECK(store_prune(dir, 0, UINT64_MAX, &removed, &detail).code == ZERO_INVALID_ARGUMENT);
+    CHECK(!zero_failed(store_prune(dir, 2, 2, &removed, &detail)));
+    CHECK(removed == 1 && there("step-1") && there("step-2") && there("step-10")); /* the dead */
+    CHECK(!zero_failed(store_prune(dir, 2, UINT64_MAX, &removed, &detail)));
+    CHECK(removed == 1); /* step-1 */
     CHECK(!there("step-1") && there("step-2") && there("step-3") && there("step-10"));
     CHECK(there("step-20") && there("step-40.replaced-1") && there("notes") &&
           access(living.path, F_OK) == 0);
-    CHECK(!zero_failed(store_prune(dir, 1, &removed, &detail)) && removed == 1);
+    CHECK(!zero_failed(store_prune(dir, 1, UINT64_MAX, &removed, &detail)) && removed == 1);
     CHECK(there("step-10") && !there("step-2"));
     CHECK(!zero_failed(store_abandon(&living, &detail)));
     sample_remove(dir);
