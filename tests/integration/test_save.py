@@ -123,8 +123,8 @@ def check_end():
     (folder / "ck").write_text("")
     idle.process.terminate()
     code, log = idle.process.wait(60), idle.text()
-    check(f"the last step, 3, is not saved in {folder}/ck" in log and
-          "zerod 0 ended with exit code 74" in log, f"exit {code}: {log}")
+    check(f"the last step, 3, is not saved in {folder}/ck: rank 0: {folder}/ck cannot be used as a "
+          "folder: Not a directory" in log and "zerod 0 ended with exit code 74" in log, f"exit {code}: {log}")
     idle.close()
     shutil.rmtree(folder)
 
