@@ -40,13 +40,12 @@ static bool same_layout(const struct zero_layout *a, const struct zero_layout *b
 static bool same_state(const struct store *a, const struct store *b)
 {
     const struct store_manifest *m = &a->manifest, *n = &b->manifest;
-    bool same = m->step == n->step && m->updates == n->updates &&
-                m->skipped_in_row == n->skipped_in_row && m->states == n->states &&
-                memcmp(&m->scaler.scale, &n->scaler.scale, sizeof m->scaler.scale) == 0 &&
-                m->scaler.hysteresis_left == n->scaler.hysteresis_left &&
-                m->scaler.iteration == n->scaler.iteration &&
-                m->scaler.last_overflow == n->scaler.last_overflow &&
-                same_layout(m->layout, n->layout);
+    bool same =
+        m->step == n->step && m->updates == n->updates && m->skipped_in_row == n->skipped_in_row &&
+        m->states == n->states && m->scaler.scale == n->scaler.scale &&
+        m->scaler.hysteresis_left == n->scaler.hysteresis_left &&
+        m->scaler.iteration == n->scaler.iteration &&
+        m->scaler.last_overflow == n->scaler.last_overflow && same_layout(m->layout, n->layout);
 
     for (uint32_t r = 0; same && r < m->world; r++)
         same = same_rank(&a->ranks[r].record, &b->ranks[r].record);
