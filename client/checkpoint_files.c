@@ -67,6 +67,7 @@ static void take_entry(struct zero_checkpoint *to, struct store_entry *from)
                                     .step = from->step,
                                     .complete = from->complete,
                                     .busy = from->busy,
+                                    .unread = from->unread,
                                     .why = from->why };
     if (from->complete) {
         to->time = from->time;
@@ -118,7 +119,7 @@ zero_status zero_checkpoint_prune(const char *dir, uint32_t keep, uint64_t *out_
     zero_status s = checkpoint_need(dir, "dir", detail);
 
     if (!zero_failed(s))
-        s = store_prune(dir, keep, &removed, detail);
+        s = store_prune(dir, keep, UINT64_MAX, &removed, detail);
     if (out_removed != NULL)
         *out_removed = removed;
     return s;

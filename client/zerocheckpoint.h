@@ -55,12 +55,12 @@ ZERO_API zero_status zero_checkpoint_begin(const struct zero_save_options *optio
                                            zero_saving **out, struct zero_detail *out_detail);
 
 /* Waits until the save has ended; 0 looks only. DEADLINE: it has not; wait again, or leave.
- * *out_path (or NULL) is the checkpoint. Anything else but success: there is no new checkpoint, and
- * what was in DIR is as it was.
+ * *out_path (or NULL) is the checkpoint; another step-N that was there is step-N.replaced-K then.
+ * Anything else but success: there is no new checkpoint, and what was in DIR is as it was.
  *   INVALID_STATE     the group has no model or no initial values yet, or lost a rank
  *   BUSY              another save is on its way: periodic ones count
  *   INVALID_ARGUMENT  no dir here, and none in the config
- *   IO                DIR cannot be written, or has step-N already
+ *   IO                DIR cannot be written
  *   PEER_LOST         a daemon died meanwhile: save again
  *   DAEMON_LOST       rank 0's daemon ended meanwhile: only zero_checkpoint_list can tell
  * When it has ended, every further call says the same. */
@@ -99,11 +99,12 @@ ZERO_API void zero_progress_cancel(zero_progress *progress);
 /* ---- what is there --------------------------------------------------------------------------- */
 
 struct zero_checkpoint {
-    const char *name; /* in DIR: "step-100" */
+    const char *name; /* in DIR: "step-100"; "step-100.replaced-1": set aside by a later save */
     uint64_t step;
     bool complete;        /* everything that belongs to it is there; the data is verify's */
     bool busy;            /* somebody is writing it */
-    const char *why;      /* it is not complete; NULL when it is */
+    bool unread;          /* it could not be looked at: neither is known */
+    const char *why;      /* it is not complete, or not known to be; NULL when it is */
     uint64_t time, bytes; /* seconds since 1970, and of its data; 0 unless complete */
     uint32_t world;       /* ranks that saved it; 0 unless complete */
 };

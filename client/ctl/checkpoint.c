@@ -59,10 +59,12 @@ static const struct subcommand {
     { "save", "[DIR]", checkpoint_save, 0, 1, NULL,
       "Saves the last committed step of the running group as DIR/step-N, and prints that path. "
       "Without DIR it is the config's zerod.checkpoint.dir. Training waits only for a copy in "
-      "memory; no trainer is needed.\vExit code 1 when there is no checkpoint: the reason is "
+      "memory; no trainer is needed.\vAnother step-N that is there is set aside as "
+      "DIR/step-N.replaced-K. Exit code 1 when there is no checkpoint: the reason is "
       "printed, and what was in DIR is as it was." },
     { "list", "DIR", checkpoint_list, 1, 1, list_options,
-      "Lists the checkpoints in DIR by step: complete or not, and why; the data is not read." },
+      "Lists the checkpoints in DIR by step: complete or not, and why; the data is not read.\vExit "
+      "code 4 when one of them could not be looked at." },
     { "verify", "PATH", checkpoint_verify, 1, 1, list_options,
       "Reads every byte of the checkpoint PATH (DIR/step-N) and compares it with its checksum; "
       "counts inf and nan in the weights, which are no damage.\vExit code 1 when anything "

@@ -27,6 +27,13 @@ static struct text time_text(uint64_t seconds)
     return out;
 }
 
+static const char *state_of(const struct store_entry *entry)
+{
+    return entry->unread                   ? "unreadable"
+           : entry->kind == STORE_REPLACED ? "set aside"
+                                           : "incomplete";
+}
+
 static void print_entry(struct table *table, const struct store_entry *entry)
 {
     enum table_style style = entry->complete ? TABLE_PLAIN : entry->busy ? TABLE_DIM : TABLE_LOUD;
@@ -41,7 +48,7 @@ static void print_entry(struct table *table, const struct store_entry *entry)
     if (entry->complete)
         table_cell(table, style, "complete");
     else
-        table_cell(table, style, "incomplete: %s", entry->why);
+        table_cell(table, style, "%s: %s", state_of(entry), entry->why);
 }
 
 static bool print_list(const struct store_list *list)
@@ -76,6 +83,8 @@ static bool write_list(const struct store_list *list)
         writer_truth(w, entry->complete);
         writer_key(w, "busy");
         writer_truth(w, entry->busy);
+        writer_key(w, "unread");
+        writer_truth(w, entry->unread);
         if (!entry->complete) {
             writer_key(w, "why");
             writer_text(w, entry->why);
@@ -91,6 +100,15 @@ static bool write_list(const struct store_list *list)
     }
     writer_end(w, ']');
     return writer_close(w);
+}
+
+static bool any_unread(const struct store_list *list)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < list->count; i++)
+        any = any || list->entries[i].unread;
+    return any;
 }
 
 /* Where a folder of them was meant. */
@@ -130,8 +148,11 @@ int checkpoint_list(const struct checkpoint_options *o)
         printf("%s has no checkpoints\n", o->words[0]);
     else
         good = print_list(&list);
+    bool unread = any_unread(&list);
     store_list_deinit(&list);
-    return good ? EXIT_GOOD : complain(EXIT_IO, "no memory");
+    if (!good)
+        return complain(EXIT_IO, "no memory");
+    return unread ? EXIT_IO : EXIT_GOOD;
 }
 
 /* ---- verify ---- */
@@ -224,7 +245,7 @@ static int announce(const struct checkpoint_options *o)
     if (zero_failed(s))
         return checkpoint_complain(s, &detail);
     for (size_t i = 0; i < list.count; i++)
-        if (store_is_stale(&list, i, o->keep))
+        if (store_is_stale(&list, i, o->keep, UINT64_MAX))
             printf("would remove %s\n", list.entries[i].name);
     store_list_deinit(&list);
     return EXIT_GOOD;
@@ -242,7 +263,7 @@ int checkpoint_prune(const struct checkpoint_options *o)
         return code;
     if (o->dry_run)
         return announce(o);
-    zero_status s = store_prune(o->words[0], o->keep, &removed, &detail);
+    zero_status s = store_prune(o->words[0], o->keep, UINT64_MAX, &removed, &detail);
     if (zero_failed(s))
         return checkpoint_complain(s, &detail);
     printf("%" PRIu64 " removed\n", removed);

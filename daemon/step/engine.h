@@ -104,9 +104,9 @@ struct save {
     uint64_t target;    /* the step to save; 0: any */
     uint64_t last_step; /* that is saved in the config's folder, as far as this process knows */
     uint64_t begun_ns;
-    uint64_t last_ns; /* when the last step's was begun */
-    bool finished;    /* the last step's save was begun */
-    char why[256];    /* that one failed */
+    uint64_t last_ns;          /* when the last step's was begun */
+    bool finished;             /* the last step's save was begun */
+    char why[BOARD_TEXT + 32]; /* that one failed */
     char dir[ZERO_CONFIG_MAX_PATH];
 };
 

@@ -52,7 +52,7 @@ static void say_saved(const struct engine *e, const char *path)
     notify_say(text);
 }
 
-/* Whoever failed has logged why. */
+/* Whoever failed has logged why; the text says it again, for who reads only the end. */
 static void end_save(struct engine *e, zero_status s, const char *text)
 {
     if (e->save.token == SAVE_FINAL && !zero_failed(s))
@@ -65,7 +65,7 @@ static void end_save(struct engine *e, zero_status s, const char *text)
     if (e->save.token != SAVE_PERIODIC)
         engine_post_text(e, ENGINE_SAVED, e->save.token, s, text);
     else if (zero_failed(s))
-        LOG_WARNING("no periodic checkpoint%s",
+        LOG_WARNING("no periodic checkpoint: %s%s", text,
                     e->finish.told ? "" : ": the next one is tried when it is due");
 }
 
@@ -76,7 +76,7 @@ static bool fail_save(struct engine *e, uint32_t rank)
     memcpy(text, engine_board(e, rank)->save_text, sizeof text);
     text[sizeof text - 1] = '\0';
     zero_status s = REFUSE(IO, "save checkpoint", "rank %u: %s", rank, text);
-    snprintf(e->save.why, sizeof e->save.why, "rank %u could not save its part", rank);
+    snprintf(e->save.why, sizeof e->save.why, "%s", fail_detail());
     end_save(e, s, fail_detail());
     return true;
 }
@@ -193,9 +193,9 @@ static bool lead_commit(struct engine *e)
     if (state == SAVER_BUSY)
         return false;
     if (state == SAVER_FAILED) {
-        snprintf(e->save.why, sizeof e->save.why, "rank 0 could not complete it");
-        end_save(e, REFUSE(IO, "save checkpoint", "%s", saver_text(e->save.saver)),
-                 saver_text(e->save.saver));
+        zero_status s = REFUSE(IO, "save checkpoint", "rank 0: %s", saver_text(e->save.saver));
+        snprintf(e->save.why, sizeof e->save.why, "%s", fail_detail());
+        end_save(e, s, fail_detail());
         return true;
     }
     if (e->save.token != SAVE_FINAL)

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "daemon/base/clock.h"
+#include "daemon/base/log.h"
 #include "daemon/shard/description.h"
 #include "daemon/store/catalogue.h"
 
@@ -38,13 +39,16 @@ static bool is_own(const struct shard *shard, int description, const struct stor
 void recall_saved(const struct shard *shard, int description, uint64_t step, struct stats *stats)
 {
     const struct store_seek seek = { .dir = shard->config.checkpoint_dir, .before = step + 1 };
-    struct zero_detail ignored = { "" };
+    struct zero_detail why = { "" };
     struct store *store = NULL;
     char *path = NULL;
+    zero_status s = store_seek(&seek, &path, &why);
 
-    if (!zero_failed(store_seek(&seek, &path, &ignored)) &&
-        !zero_failed(store_open(path, &store, &ignored)) &&
-        is_own(shard, description, &store_facts(store)->info))
+    if (!zero_failed(s))
+        s = store_open(path, &store, &why);
+    if (store_unread(s))
+        LOG_WARNING("status cannot say which step was saved last: %s", why.text);
+    if (!zero_failed(s) && is_own(shard, description, &store_facts(store)->info))
         recall_note(stats, store_facts(store));
     store_close(store);
     free(path);

@@ -42,22 +42,12 @@ static zero_status fail_of(const struct restore *r, zero_status s, const char *d
     return fail_status(s.code, "restore", __FILE__, __LINE__, "%.200s: %s", r->path, detail);
 }
 
-/* What cannot be read does not get better by itself. */
-static zero_status fail_unread(const char *path, zero_status s, const char *detail)
-{
-    struct zero_detail advice = { "" };
-
-    if (s.code == ZERO_CORRUPT || s.code == ZERO_IO)
-        choose_advise(path, &advice);
-    return fail_status(s.code, "restore", __FILE__, __LINE__, "%.300s%s", detail, advice.text);
-}
-
 static zero_status fail_data(const struct restore *r, zero_status s, const char *detail)
 {
     struct zero_detail text;
 
     snprintf(text.text, sizeof text.text, "%.150s: %.150s", r->path, detail);
-    return fail_unread(r->path, s, text.text);
+    return choose_fail(r->path, s, text.text);
 }
 
 /* What every rank finds out is said once. */
@@ -351,7 +341,7 @@ static zero_status restore_from(struct engine *e, const char *path)
     stats_set(&e->stats.state, STATE_RESTORING);
     zero_status s = store_open(path, &r.store, &detail);
     if (zero_failed(s))
-        return fail_unread(path, s, detail.text);
+        return choose_fail(path, s, detail.text);
     r.facts = store_facts(r.store);
     LOG_INFO("restoring %s of step %" PRIu64 " from %s",
              e->options.weights_only ? "the weights" : "the state", r.facts->info.step, path);

@@ -245,6 +245,10 @@ static zero_status commit(struct saver *saver)
     info.config = config;
     s = say(store_commit(&saver->folder, &info, path, &detail), &detail);
     free(config);
+    if (saver->folder.aside[0] != '\0')
+        LOG_WARNING("%s had another step-%" PRIu64 ": that is %s now, which no start takes and "
+                    "which stays until somebody removes it",
+                    saver->job.dir, record->step, saver->folder.aside);
     if (zero_failed(s))
         return s;
     saver->open = false;
@@ -252,7 +256,8 @@ static zero_status commit(struct saver *saver)
     return s;
 }
 
-/* The new one is whole: an old one that cannot be removed is no reason to call it failed. */
+/* The new one is whole: an old one that cannot be removed is no reason to call it failed. Those of
+ * later steps are of an earlier timeline: they stay, and must not crowd the new one out. */
 static void prune(struct saver *saver)
 {
     struct zero_detail detail = { "" };
@@ -260,7 +265,8 @@ static void prune(struct saver *saver)
 
     if (saver->job.keep == 0)
         return;
-    if (zero_failed(store_prune(saver->job.dir, saver->job.keep, &removed, &detail)))
+    if (zero_failed(store_prune(saver->job.dir, saver->job.keep, saver->job.record.step, &removed,
+                                &detail)))
         LOG_WARNING("old checkpoints in %s stay: %s", saver->job.dir, detail.text);
     else if (removed > 0)
         LOG_INFO("removed %" PRIu64 " old checkpoint%s in %s", removed, removed == 1 ? "" : "s",

@@ -24,6 +24,7 @@ static void describe_step(const char *path, struct store_entry *entry)
     size_t named = strlen(path); /* the reader knows of which it is */
 
     if (zero_failed(s)) {
+        entry->unread = store_unread(s);
         bool again = strncmp(why.text, path, named) == 0 && why.text[named] == ':';
         entry->why = strdup(why.text + (again ? named + 2 : 0));
         return;
@@ -38,15 +39,26 @@ static void describe_step(const char *path, struct store_entry *entry)
     store_close(store);
 }
 
-/* Who writes a folder holds a lock on it. */
-static bool is_busy(int dir, const char *name)
+/* Who writes a folder holds a lock on it. Where that cannot be known, somebody may. */
+static void describe_begun(int dir, struct store_entry *entry)
 {
-    int fd = openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    bool busy = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+    int fd = openat(dir, entry->name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    bool gone = fd < 0 && (errno == ENOENT || errno == ENOTDIR || errno == ELOOP);
+    bool locked = fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) == 0;
+    struct zero_detail why = { "" };
 
+    if (fd < 0 && !gone)
+        store_refuse_errno(&why, "%s cannot be opened", entry->name);
+    else if (!gone && !locked && errno != EWOULDBLOCK)
+        store_refuse_errno(&why, "%s cannot be locked", entry->name);
+    entry->unread = why.text[0] != '\0';
+    entry->busy = !gone && !locked && !entry->unread;
+    entry->why = strdup(entry->unread                   ? why.text
+                        : entry->busy                   ? "it is being written"
+                        : entry->kind == STORE_REMOVING ? "its removal was cut short"
+                                                        : "its save ended early");
     if (fd >= 0)
         close(fd);
-    return busy;
 }
 
 static zero_status describe(const char *dir, int fd, struct store_entry *entry,
@@ -56,14 +68,13 @@ static zero_status describe(const char *dir, int fd, struct store_entry *entry,
 
     if (snprintf(path, sizeof path, "%s/%s", dir, entry->name) >= PATH_MAX)
         return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
-    if (entry->kind == STORE_STEP) {
+    if (entry->kind == STORE_STEP)
         describe_step(path, entry);
-    } else {
-        entry->busy = is_busy(fd, entry->name);
-        entry->why = strdup(entry->busy                     ? "it is being written"
-                            : entry->kind == STORE_REMOVING ? "its removal was cut short"
-                                                            : "its save ended early");
-    }
+    else if (entry->kind == STORE_REPLACED)
+        entry->why = strdup("a later save has its name: no start takes it, and it stays until "
+                            "somebody removes it");
+    else
+        describe_begun(fd, entry);
     if (!entry->complete && entry->why == NULL)
         return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a list of %s", dir);
     return zero_success();
@@ -154,7 +165,7 @@ static zero_status seek(const struct store_seek *seek, DIR *folder, struct store
 
     for (size_t i = list->count; i-- > 0 && !zero_failed(s);) {
         struct store_entry *entry = &list->entries[i];
-        if (seek->before != 0 && entry->step >= seek->before)
+        if ((seek->before != 0 && entry->step >= seek->before) || entry->kind == STORE_REPLACED)
             continue;
         s = describe(seek->dir, dirfd(folder), entry, detail);
         if (zero_failed(s))
@@ -165,6 +176,9 @@ static zero_status seek(const struct store_seek *seek, DIR *folder, struct store
             return store_refuse(detail, ZERO_NO_MEMORY, "no memory for a path");
         if (entry->complete)
             return zero_success();
+        if (entry->unread && entry->kind == STORE_STEP)
+            return store_refuse(detail, ZERO_IO, "%.200s/%.40s: %.250s", seek->dir, entry->name,
+                                entry->why);
     }
     if (zero_failed(s))
         return s;
@@ -194,36 +208,19 @@ zero_status store_newest(const char *dir, char **out_path, struct zero_detail *o
     return store_seek(&what, out_path, out_detail);
 }
 
-bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep)
+bool store_is_stale(const struct store_list *list, size_t entry, uint32_t keep, uint64_t last)
 {
     const struct store_entry *e = &list->entries[entry];
     size_t newer = 0;
 
     if (e->kind != STORE_STEP)
-        return !e->busy;
+        return e->kind != STORE_REPLACED && !e->busy && !e->unread;
     for (size_t i = entry + 1; i < list->count; i++)
-        newer += list->entries[i].complete;
-    return e->complete && newer >= keep;
+        newer += list->entries[i].complete && list->entries[i].step <= last;
+    return e->complete && e->step <= last && newer >= keep;
 }
 
-static zero_status remove_entry(int dir, const struct store_entry *entry,
-                                struct zero_detail *detail)
-{
-    char id[17], hidden[64];
-
-    if (entry->kind != STORE_STEP)
-        return store_folder_remove(dir, entry->name, detail);
-    zero_status s = store_random_id(id, detail);
-    if (zero_failed(s))
-        return s;
-    snprintf(hidden, sizeof hidden, "step-%" PRIu64 ".removing-%s", entry->step, id);
-    if (renameat(dir, entry->name, dir, hidden) != 0)
-        return store_refuse_errno(detail, "%s cannot be renamed", entry->name);
-    s = store_sync(dir, "the folder of the checkpoints", detail);
-    return zero_failed(s) ? s : store_folder_remove(dir, hidden, detail);
-}
-
-zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
+zero_status store_prune(const char *dir, uint32_t keep, uint64_t last, uint64_t *out_removed,
                         struct zero_detail *out_detail)
 {
     struct store_list list = { .count = 0 };
@@ -238,9 +235,12 @@ zero_status store_prune(const char *dir, uint32_t keep, uint64_t *out_removed,
     if (fd < 0)
         s = store_refuse_errno(out_detail, "%s cannot be opened", dir);
     for (size_t i = 0; i < list.count && !zero_failed(s); i++) {
-        if (!store_is_stale(&list, i, keep))
+        if (!store_is_stale(&list, i, keep, last))
             continue;
-        s = remove_entry(fd, &list.entries[i], out_detail);
+        const struct store_entry *entry = &list.entries[i];
+        s = entry->kind == STORE_STEP
+                ? store_folder_discard(fd, entry->name, entry->step, out_detail)
+                : store_folder_remove(fd, entry->name, out_detail);
         *out_removed += !zero_failed(s);
     }
     if (fd >= 0)

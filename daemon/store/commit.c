@@ -13,6 +13,7 @@
 #include "daemon/store/folder.h"
 #include "daemon/store/manifest.h"
 #include "daemon/store/part.h"
+#include "daemon/store/replace.h"
 #include "daemon/store/save.h"
 
 #define NEW_MANIFEST STORE_MANIFEST ".new"
@@ -87,28 +88,6 @@ static zero_status split_path(const struct store_save *save, char dir[PATH_MAX],
     return zero_success();
 }
 
-static zero_status rename_folder(const char *dir, const char *name, uint64_t step,
-                                 struct zero_detail *detail)
-{
-    char last[32];
-    int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    zero_status s;
-
-    if (fd < 0)
-        return store_refuse_errno(detail, "%s cannot be opened", dir);
-    snprintf(last, sizeof last, "step-%" PRIu64, step);
-    /* where the file system cannot refuse to replace, an empty folder of that name is replaced */
-    int result = renameat2(fd, name, fd, last, RENAME_NOREPLACE);
-    if (result != 0 && errno == EINVAL)
-        result = renameat(fd, name, fd, last);
-    if (result != 0)
-        s = store_refuse_errno(detail, "%s cannot be renamed to %s", name, last);
-    else
-        s = store_sync(fd, dir, detail);
-    close(fd);
-    return s;
-}
-
 static zero_status publish(struct store_save *save, const struct store_manifest *manifest,
                            char out_path[PATH_MAX], struct zero_detail *detail)
 {
@@ -124,7 +103,7 @@ static zero_status publish(struct store_save *save, const struct store_manifest 
         goto out;
     }
     TRY(s, store_sync(save->fd, save->path, detail));
-    TRY(s, rename_folder(dir, name, save->step, detail));
+    TRY(s, store_take_name(dir, name, save->step, save->aside, detail));
     memcpy(out_path, path, strlen(path) + 1);
 out:
     return s;

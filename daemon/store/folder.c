@@ -34,6 +34,7 @@ enum store_folder_kind store_folder_parse(const char *name, uint64_t *out_step)
     enum store_folder_kind kind = *end == '\0'                ? STORE_STEP
                                   : begins(end, ".partial-")  ? STORE_PARTIAL
                                   : begins(end, ".removing-") ? STORE_REMOVING
+                                  : begins(end, ".replaced-") ? STORE_REPLACED
                                                               : STORE_FOREIGN;
     if (kind != STORE_FOREIGN)
         *out_step = step;
@@ -138,4 +139,19 @@ zero_status store_folder_remove(int dir, const char *name, struct zero_detail *o
     if (unlinkat(dir, name, AT_REMOVEDIR) != 0 && errno != ENOENT)
         return store_refuse_errno(out_detail, "%s cannot be removed", name);
     return store_sync(dir, "the folder of the checkpoints", out_detail);
+}
+
+zero_status store_folder_discard(int dir, const char *name, uint64_t step,
+                                 struct zero_detail *out_detail)
+{
+    char id[17], hidden[64];
+    zero_status s = store_random_id(id, out_detail);
+
+    if (zero_failed(s))
+        return s;
+    snprintf(hidden, sizeof hidden, "step-%" PRIu64 ".removing-%s", step, id);
+    if (renameat(dir, name, dir, hidden) != 0)
+        return store_refuse_errno(out_detail, "%s cannot be renamed", name);
+    s = store_sync(dir, "the folder of the checkpoints", out_detail);
+    return zero_failed(s) ? s : store_folder_remove(dir, hidden, out_detail);
 }

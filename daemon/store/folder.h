@@ -4,7 +4,7 @@
  * Owns    nothing.
  * Thread  any.
  * Fails   IO, PERMISSION, NOT_FOUND.
- * Uses    error.   Used by save, catalogue, lock, trial.
+ * Uses    error.   Used by save, replace, catalogue, lock, trial.
  */
 #ifndef DAEMON_STORE_FOLDER_H
 #define DAEMON_STORE_FOLDER_H
@@ -19,6 +19,7 @@ enum store_folder_kind {
     STORE_STEP,     /* step-<n> */
     STORE_PARTIAL,  /* step-<n>.partial-... */
     STORE_REMOVING, /* step-<n>.removing-... */
+    STORE_REPLACED, /* step-<n>.replaced-<k>: another save has that step's name now (replace.h) */
 };
 
 /* What a name in DIR says; out_step is set unless it is foreign. */
@@ -29,6 +30,11 @@ enum store_folder_kind store_folder_named(const char *path, uint64_t *out_step);
 
 /* Removes a folder of files in `dir`, which must have no folder in it, and syncs dir. */
 zero_status store_folder_remove(int dir, const char *name, struct zero_detail *out_detail);
+
+/* The same of a checkpoint, or what was one: under another name first, so that it is there or not,
+ * and a removal that is cut short is brought to its end by a prune. */
+zero_status store_folder_discard(int dir, const char *name, uint64_t step,
+                                 struct zero_detail *out_detail);
 
 /* mkdir -p; fails too where something else than a folder has the name. */
 zero_status store_make_dir(const char *dir, struct zero_detail *out_detail);

@@ -175,6 +175,7 @@ zero_status store_import(const struct store_tensors *tensors, const struct zero_
         return store_refuse(out_detail, ZERO_NO_MEMORY, "no memory for %" PRIu32 " tensors",
                             layout->tensor_count);
     TRY(s, match(&i, out_detail));
+    TRY(s, store_check_free(dir, 0, out_detail));
     TRY(s, store_begin(dir, 0, &save, out_detail));
     s = write_all(&i, &save, out->progress, out->path, out_detail);
     if (zero_failed(s))

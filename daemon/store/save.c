@@ -21,8 +21,7 @@ const char *const store_engine_names[2] = { "io_uring", "threads" };
 
 /* ---- begin, join, leave ---- */
 
-/* A complete one is not written again, an incomplete one is not ours to remove. */
-static zero_status check_free(const char *dir, uint64_t step, struct zero_detail *detail)
+zero_status store_check_free(const char *dir, uint64_t step, struct zero_detail *out_detail)
 {
     struct zero_detail why = { "" };
     struct store *store = NULL;
@@ -30,17 +29,17 @@ static zero_status check_free(const char *dir, uint64_t step, struct zero_detail
     char path[PATH_MAX];
 
     if (snprintf(path, sizeof path, "%s/step-%" PRIu64, dir, step) >= PATH_MAX)
-        return store_refuse(detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
+        return store_refuse(out_detail, ZERO_TOO_LARGE, "the path %.100s... is too long", dir);
     if (lstat(path, &what) != 0)
         return errno == ENOENT ? zero_success()
-                               : store_refuse_errno(detail, "%s cannot be looked at", path);
+                               : store_refuse_errno(out_detail, "%s cannot be looked at", path);
     zero_status s = store_open(path, &store, &why);
     store_close(store);
     if (zero_failed(s))
-        return store_refuse(detail, ZERO_INVALID_STATE,
+        return store_refuse(out_detail, ZERO_INVALID_STATE,
                             "%.160s is there, but is no complete checkpoint (%.200s): move it away",
                             path, why.text);
-    return store_refuse(detail, ZERO_INVALID_STATE,
+    return store_refuse(out_detail, ZERO_INVALID_STATE,
                         "%.200s is there already, complete: nothing was written", path);
 }
 
@@ -64,7 +63,6 @@ zero_status store_begin(const char *dir, uint64_t step, struct store_save *out,
     zero_status s;
 
     TRY(s, store_make_dir(dir, out_detail));
-    TRY(s, check_free(dir, step, out_detail));
     TRY(s, store_random_id(save.id, out_detail));
     if (snprintf(save.path, sizeof save.path, "%s/step-%" PRIu64 ".partial-%d-%s", dir, step,
                  (int)getpid(), save.id) >= PATH_MAX)

@@ -8,13 +8,14 @@
  *
  * One rank begins and commits; every rank, that one too, joins by the folder's path and writes its
  * part. Everything is on the disk (fsync) before the name that says so. Whatever happens, DIR has
- * the checkpoints it had before, and this one whole or not at all. While somebody writes a folder
+ * the checkpoints it had before, and this one whole or not at all; a step-<n> that was there, whole
+ * or not, is set aside (replace.h). While somebody writes a folder
  * it holds a shared flock on it: what can be locked exclusively was left by a save that died.
  *
  * Owns    a save: its folder's fd and lock. Memory in regions is borrowed and must not change.
  * Thread  calls block; a save is one thread's.
  * Order   begin · join, write_part, leave (each rank) · commit or abandon.
- * Fails   INVALID_STATE for a step that is there; IO, PERMISSION, NOT_FOUND, TOO_LARGE, NO_MEMORY.
+ * Fails   INVALID_STATE when cancelled; IO, PERMISSION, NOT_FOUND, TOO_LARGE, NO_MEMORY.
  *         The detail says what, where, and what to do.
  * Uses    geometry, liburing.   Used by daemon.
  */
@@ -30,14 +31,19 @@ enum {
     STORE_ID_CHARS = 16,
     STORE_MOST_BLOB = 65536,
     STORE_MOST_CONFIG = 65536,
+    STORE_ASIDE_BYTES = 64,
 };
 
 struct store_save {
     char path[PATH_MAX]; /* of the partial folder: what the other ranks join */
     char id[STORE_ID_CHARS + 1];
     uint64_t step;
-    int fd; /* -1: none */
+    int fd;                        /* -1: none */
+    char aside[STORE_ASIDE_BYTES]; /* of commit: what step-<n> is called now that was there; "" */
 };
+
+/* INVALID_STATE when DIR has something of that step's name, for who does not want to replace it. */
+zero_status store_check_free(const char *dir, uint64_t step, struct zero_detail *out_detail);
 
 /* Makes DIR if need be, and the partial folder in it. */
 zero_status store_begin(const char *dir, uint64_t step, struct store_save *out,
@@ -120,7 +126,8 @@ struct store_info {
 };
 
 /* Checks that every part is there, whole, and of this save; then makes it a checkpoint. On success
- * out_path is its path, and the save is left. */
+ * out_path is its path, and the save is left. Of a step that was there save->aside says what it is
+ * called now, on failure too; "" when it is gone, as it had the same state. */
 zero_status store_commit(struct store_save *save, const struct store_info *info,
                          char out_path[PATH_MAX], struct zero_detail *out_detail);
 

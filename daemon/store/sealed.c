@@ -113,10 +113,16 @@ zero_status store_file_open(int folder, const char *name, struct store_file *out
     int fd = openat(folder, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     struct stat what;
 
-    if (fd < 0)
+    if (fd < 0 && errno != ENXIO) /* a socket's */
         return store_refuse_errno(out_detail, "%s cannot be opened", name);
-    if (fstat(fd, &what) != 0 || !S_ISREG(what.st_mode)) {
+    if (fd >= 0 && fstat(fd, &what) != 0) {
+        zero_status s = store_refuse_errno(out_detail, "%s cannot be looked at", name);
         close(fd);
+        return s;
+    }
+    if (fd < 0 || !S_ISREG(what.st_mode)) {
+        if (fd >= 0)
+            close(fd);
         return store_refuse(out_detail, ZERO_CORRUPT, "%s is not a regular file", name);
     }
     *out = (struct store_file){ fd, name, (uint64_t)what.st_size };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/store/store.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -86,6 +87,18 @@ static zero_status open_ranks(struct store *store, int folder, struct zero_detai
     return s;
 }
 
+/* A file where a checkpoint should be. */
+static zero_status refuse_folder(const char *path, struct zero_detail *detail)
+{
+    bool file = errno == ENOTDIR;
+    zero_status s = store_refuse_errno(detail, "%s cannot be opened", path);
+    uint64_t step;
+
+    if (file && store_folder_named(path, &step) == STORE_STEP)
+        s.code = ZERO_CORRUPT;
+    return s;
+}
+
 zero_status store_open(const char *path, struct store **out, struct zero_detail *out_detail)
 {
     struct store *store = calloc(1, sizeof *store);
@@ -95,7 +108,7 @@ zero_status store_open(const char *path, struct store **out, struct zero_detail 
     zero_status s;
 
     if (folder < 0) {
-        s = store_refuse_errno(out_detail, "%s cannot be opened", path);
+        s = refuse_folder(path, out_detail);
         goto out;
     }
     if (store == NULL) {
@@ -120,6 +133,12 @@ out:
     if (folder >= 0)
         close(folder);
     return s;
+}
+
+bool store_unread(zero_status s)
+{
+    return zero_failed(s) && s.code != ZERO_NOT_FOUND && s.code != ZERO_CORRUPT &&
+           s.code != ZERO_TOO_LARGE && s.code != ZERO_INVALID_ARGUMENT;
 }
 
 void store_close(struct store *store)

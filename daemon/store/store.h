@@ -24,6 +24,10 @@ struct store;
 zero_status store_open(const char *path, struct store **out, struct zero_detail *out_detail);
 void store_close(struct store *store); /* NULL is a no-op */
 
+/* Of what opening or reading failed with: it says nothing about the checkpoint, which could not be
+ * looked at; it is neither missing, nor cut short or damaged. */
+bool store_unread(zero_status s);
+
 /* What was saved; lives as long as the store. The layout is that of the world that wrote it. */
 struct store_facts {
     struct store_info info;

@@ -3,6 +3,7 @@
  *
  *   FAULT_AT=n           of all wrapped calls together, from 1
  *   FAULT_CALL=name      of that call alone; pread, and fcntl to lock, count only so
+ *   FAULT_PATH=text      of open and openat, only of a path that ends so
  *   FAULT_KIND           a number: that errno; "short": half of it is done;
  *                        "kill": the process dies before it; "killed": after it;
  *                        "stop": it is stopped before it
@@ -48,6 +49,16 @@ static bool strikes(const char *call)
     int bytes = snprintf(text, sizeof text, "fault: %s\n", call);
     syscall(SYS_write, STDERR_FILENO, text, bytes);
     return true;
+}
+
+/* The same of a call that opens. */
+static bool strikes_at(const char *call, const char *path)
+{
+    const char *only = getenv("FAULT_PATH");
+    size_t bytes = strlen(path), last = only != NULL ? strlen(only) : 0;
+
+    return last <= bytes && (only == NULL || strcmp(path + bytes - last, only) == 0) &&
+           strikes(call);
 }
 
 static bool kind_is(const char *kind)
@@ -135,7 +146,7 @@ EXPORT int close(int fd)
 
 EXPORT int openat(int dir, const char *path, int flags, ...)
 {
-    bool strike = strikes("openat");
+    bool strike = strikes_at("openat", path);
     int error = strike ? error_of() : 0;
     va_list args;
 
@@ -154,7 +165,7 @@ EXPORT int openat(int dir, const char *path, int flags, ...)
 
 EXPORT int open(const char *path, int flags, ...)
 {
-    bool strike = strikes("open");
+    bool strike = strikes_at("open", path);
     int error = strike ? error_of() : 0;
     va_list args;
 

@@ -100,8 +100,9 @@ static void do_save(char **word)
 
 static void print_entry(const struct zero_checkpoint *entry)
 {
-    printf("{\"name\":\"%s\",\"step\":%" PRIu64 ",\"complete\":%s,\"busy\":%s", entry->name,
-           entry->step, entry->complete ? "true" : "false", entry->busy ? "true" : "false");
+    printf("{\"name\":\"%s\",\"step\":%" PRIu64 ",\"complete\":%s,\"busy\":%s,\"unread\":%s",
+           entry->name, entry->step, entry->complete ? "true" : "false",
+           entry->busy ? "true" : "false", entry->unread ? "true" : "false");
     if (entry->why != NULL) {
         printf(",\"why\":");
         print_text(entry->why);

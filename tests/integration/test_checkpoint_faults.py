@@ -97,6 +97,49 @@ def inject(folder, uring, kind):
     print(f"{kind:>6}, {'io_uring' if uring == '1' else 'threads '}: {calls} injections", flush=True)
 
 
+def files_of(path):
+    """What tells a folder of a checkpoint from any other."""
+    return sorted((p.name, p.stat().st_ino) for p in path.iterdir()) if path.is_dir() else []
+
+
+def replace(folder, kind, name, number=None):
+    """A save of a step that is there, another: the n-th rename, or every call, goes wrong. The name is
+    never free, both are whole, and no prune takes the old one."""
+    global injections
+    env = dict(os.environ, LD_PRELOAD=str(FAULTS), FAULT_KIND=kind)
+    if name is not None:
+        env["FAULT_CALL"] = name
+    for n in range(1, MOST_CALLS):
+        what = f"replacing, {kind} at {name or 'call'} {n}"
+        remove_new(folder)
+        made = subprocess.run([SAVER, "save", folder, "2", "1", "bf16", "3", "tiny"], timeout=60,
+                              capture_output=True, text=True)
+        check(made.returncode == 0 and newest(folder) == 2, f"{what}: {made.stderr}")
+        old = files_of(folder / "step-2")
+        run = save(folder, 2, env=dict(env, FAULT_AT=str(n)))
+        struck = "fault: " in run.stderr
+        check(newest(folder) == 2, f"{what}: step-2 is not whole")
+        subprocess.run([ZEROCTL, "checkpoint", "prune", folder, "--keep", "9"], check=True,
+                       stdout=subprocess.DEVNULL)
+        check(newest(folder) == 2, f"{what}: step-2 is not whole after a prune")
+        found = [p.name for p in folder.iterdir() if files_of(p) == old]
+        check(len(found) == 1, f"{what}: the old one is {found} of {os.listdir(folder)}")
+        new = found != ["step-2"]
+        check(new or run.returncode != 0, f"{what}: a save that passed is not there")
+        check(not new or found[0].startswith("step-2.replaced-"), f"{what}: the old one is {found}")
+        if run.returncode == 1 and not new:
+            check(sorted(os.listdir(folder)) == ["step-1", "step-2"], f"{what}: {os.listdir(folder)}")
+        if not struck:
+            check(run.returncode == 0 and sorted(os.listdir(folder)) ==
+                  ["step-1", "step-2", "step-2.replaced-1"], f"{what}: {run} {os.listdir(folder)}")
+            break
+        injections += 1
+        if number is not None:
+            check(run.returncode == 0, f"{what}: {run.stderr}")
+    check(n > 1, f"{what}: nothing went wrong")
+    print(f"replacing, {kind:>6} at {name or 'any call'}: {n - 1} injections", flush=True)
+
+
 def after_death(folder):
     """What a save that died has left is told from a checkpoint, and pruned."""
     remove_new(folder)
@@ -164,6 +207,10 @@ def main():
         for uring in ("1", "0"):
             for kind in KINDS:
                 inject(folder, uring, kind)
+        for kind in ("kill", "killed", str(errno.EIO)):
+            replace(folder, kind, None)
+        for number in (errno.EINVAL, errno.ENOSYS):
+            replace(folder, str(number), "renameat2", number)
         after_death(folder)
         remove_new(folder)
         too_large(folder)

@@ -6,6 +6,7 @@ is told when a training begins; a newest one that is damaged stops a start that 
 import errno
 import fcntl
 import re
+import resource
 import signal
 import struct
 
@@ -95,7 +96,8 @@ def check_two_groups():
         check(os.listdir(base / f"by-hand-{id(idle)}") == ["step-3"], "by hand: more than that")
     (base / "link").symlink_to(own)
     run = save(first.run, base / "link")
-    check(run.returncode == 1 and "is there already, complete" in run.stderr, f"by a link: {run}")
+    check(run.stdout == f"{base}/link/step-3\n" and
+          sorted(os.listdir(own)) == [".zerod-lock", "step-3"], f"by a link: {run} {os.listdir(own)}")
     second.close()
 
     for rank in (0, 1, 0):
@@ -200,11 +202,11 @@ def check_unwritable():
     room.wait(60)
 
 
-def faulty(call, number):
-    """Options and environment of a group whose daemon's first such call fails."""
+def faulty(call, number, path=""):
+    """Options of a group whose daemons' first such call fails."""
     wrapper = base / "zerod"
     wrapper.write_text(f'#!/bin/sh\nexport LD_PRELOAD={FAULTS} FAULT_CALL={call} FAULT_AT=1\n'
-                       f'export FAULT_KIND={number}\nexec {ZEROD} "$@"\n')
+                       f'export FAULT_KIND={number} FAULT_PATH={path}\nexec {ZEROD} "$@"\n')
     wrapper.chmod(0o755)
     return ["--zerod", wrapper]
 
@@ -256,10 +258,102 @@ def check_damaged():
     check(steps_in(own)[-1] == 7, f"moved away: {steps_in(own)}")
 
 
+def check_unread():
+    """What could not be looked at may be whole: a start ends, and nothing is removed for it."""
+    own = base / "unread"
+    for step in (3, 5, 6):
+        fine(f"step {step}", train(own, step))
+    for call, path, number, reason in (
+            ("open", "/step-6", errno.EACCES, "step-6 cannot be opened: Permission denied"),
+            ("openat", "manifest.json", errno.EMFILE, "manifest.json cannot be opened: Too many open"),
+            ("openat", "rank-1.json", errno.EIO, "rank-1.json cannot be opened: Input/output error"),
+            ("openat", "rank-1.safetensors", errno.ESTALE, "rank-1.safetensors cannot be opened: Stale"),
+            ("pread", "", errno.EIO, "manifest.json cannot be read at byte 0: Input/output error")):
+        for options in ([], ["--restore", own]):
+            code, log = train(own, 7, [*faulty(call, number, path), *options])
+            refused(f"{reason}, {options}", (code, log), f"{own}/step-6: ", reason,
+                    "Make it readable and start again. Move step-6 away, or start from the newest "
+                    f"complete one before it: --restore {own}/step-5")
+            check("passing over" not in log and steps_in(own) == [3, 5, 6], f"{reason}: {log}")
+    refused("not by its path either", train(own, 7, [*faulty("openat", errno.EACCES, "rank-0.json"),
+            "--restore", own / "step-6"]), "Permission denied", f"--restore {own}/step-5")
+    fine("readable again", train(own, 7), f"from {own}/step-6")
+    check(steps_in(own) == [5, 6, 7], f"readable again: {steps_in(own)}")
+
+    def few():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (5, 5))
+    list_with = [ZEROCTL, "checkpoint", "list", own]
+    run = subprocess.run(list_with, capture_output=True, text=True, preexec_fn=few)
+    check(run.returncode == 4 and run.stdout.count("unreadable: manifest.json cannot be opened: Too "
+          "many open files") == 3 and "incomplete" not in run.stdout, f"list with few fds: {run}")
+    run = subprocess.run([*list_with, "--json"], capture_output=True, text=True, preexec_fn=few)
+    check(run.returncode == 4 and [(c["complete"], c["unread"]) for c in json.loads(run.stdout)] ==
+          [(False, True)] * 3, f"list --json with few fds: {run}")
+    run = subprocess.run([ZEROCTL, "checkpoint", "prune", "--keep", "1", own], capture_output=True,
+                         text=True, preexec_fn=few)
+    check(run.stdout == "0 removed\n" and steps_in(own) == [5, 6, 7], f"prune with few fds: {run}")
+
+
+def inode(path):
+    return os.lstat(path).st_ino
+
+
+def check_replaced():
+    """The last step gets its name: of a checkpoint that is cut short, of another timeline, of what is
+    none at all. What had it is set aside, whole, and nothing takes or removes that."""
+    own = base / "replaced"
+    for step in (3, 5, 6):
+        fine(f"step {step}", train(own, step))
+    data = own / "step-6" / "rank-1.safetensors"
+    os.truncate(data, data.stat().st_size - 1)
+    old = inode(own / "step-6")
+    fine("cut short", train(own, 6), f"passing over {own}/step-6: ", f"from {own}/step-5",
+         f"{own} had another step-6: that is step-6.replaced-1 now")
+    check(steps_in(own) == [3, 5, 6] and inode(own / "step-6.replaced-1") == old, "cut short")
+    old = inode(own / "step-6")
+    fine("another timeline", train(own, 6, ["--restore", own / "step-3"], world=3),
+         f"{own} has a checkpoint of step 6, and this run begins at step 3",
+         "its own gets the name, and the old one becomes step-<n>.replaced-<k>",
+         f"{own} had another step-6: that is step-6.replaced-2 now")
+    check(steps_in(own) == [3, 5, 6] and inode(own / "step-6.replaced-2") == old, "another timeline")
+    run = ctl("checkpoint", "list", own)
+    check(run.returncode == 0 and run.stdout.count("set aside: a later save has its name") == 2, f"{run}")
+    run = ctl("checkpoint", "prune", "--keep", 1, own)
+    check(run.stdout == "2 removed\n" and steps_in(own) == [6], f"prune: {run}")
+    code, log = train(own, 7, world=3)
+    fine("the newest", (code, log), f"from {own}/step-6\n")
+    check("replaced-" not in log, f"the newest: {log}")
+    fine("one that was set aside, by its path", train(own, 6, ["--restore", own / "step-6.replaced-2"]),
+         f"{own} had another step-6: that is step-6.replaced-3 now")
+    check(ctl("checkpoint", "verify", own / "step-6").returncode == 0, "one that was set aside")
+    (own / "step-9").write_text("notes")
+    (own / "step-8").symlink_to("step-7")
+    fine("a file", train(own, 9), f"passing over {own}/step-9: ", "that is step-9.replaced-1 now")
+    check((own / "step-9.replaced-1").read_text() == "notes", "a file")
+    fine("a link", train(own, 8, ["--restore", own / "step-7"]), "that is step-8.replaced-1 now")
+    check(os.readlink(own / "step-8.replaced-1") == "step-7" and steps_in(own)[-3:] == [7, 8, 9],
+          f"a link: {steps_in(own)}")
+
+
+def check_crowded():
+    """Of an earlier timeline there are as many later checkpoints as are kept: the new one stays."""
+    own = base / "crowded"
+    for step in (3, 5, 6, 7):
+        fine(f"step {step}", train(own, step))
+    check(steps_in(own) == [5, 6, 7], f"{steps_in(own)}")
+    text = settings(own, 2, keep=1)
+    group = Group(2, [PROBE, "--layers", SPEC, "--steps", 6, "-q"], text, ["--restore", own / "step-5"])
+    code, log = group.wait(), group.stderr()
+    group.close()
+    fine("crowded", (code, log), "removed 1 old checkpoint in")
+    check(steps_in(own) == [6, 7], f"crowded: {steps_in(own)}: {log}")
+
+
 def main():
     try:
         for part in (check_two_groups, check_lost, check_broken_later, check_unwritable, check_trial,
-                     check_damaged):
+                     check_damaged, check_unread, check_replaced,
+                     check_crowded):
             begun = time.monotonic()
             part()
             print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)

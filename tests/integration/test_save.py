@@ -123,8 +123,8 @@ def check_end():
     (folder / "ck").write_text("")
     idle.process.terminate()
     code, log = idle.process.wait(60), idle.text()
-    check(f"the last step, 3, is not saved in {folder}/ck" in log and
-          "zerod 0 ended with exit code 74" in log, f"exit {code}: {log}")
+    check(f"the last step, 3, is not saved in {folder}/ck: rank 0: {folder}/ck cannot be used as a "
+          "folder: Not a directory" in log and "zerod 0 ended with exit code 74" in log, f"exit {code}: {log}")
     idle.close()
     shutil.rmtree(folder)
 
@@ -177,12 +177,20 @@ def check_by_hand():
     run = save(idle.run, idle.folder / "new" / "deep")
     check(run.returncode == 0 and run.stdout == f"{idle.folder}/new/deep/step-3\n", str(run))
     run = save(idle.run, idle.folder / "new" / "deep")
-    check(run.returncode == 1 and "step-3" in run.stderr, f"a step that is there: {run}")
-    check(steps_in(idle.folder / "new" / "deep") == [3], "it stays")
-    (idle.folder / "new" / "taken" / "step-3").mkdir(parents=True)
-    run = save(idle.run, idle.folder / "new" / "taken")
-    check(run.returncode == 1 and "step-3" in run.stderr, f"a folder of that name: {run}")
+    check(run.returncode == 0 and run.stdout == f"{idle.folder}/new/deep/step-3\n", f"twice: {run}")
+    check(os.listdir(idle.folder / "new" / "deep") == ["step-3"] and
+          steps_in(idle.folder / "new" / "deep") == [3] and "another step-3" not in idle.text(),
+          f"twice: {os.listdir(idle.folder / 'new' / 'deep')} {idle.text()}")
+    check(ctl("checkpoint", "verify", run.stdout.strip()).returncode == 0, "twice")
+    taken = idle.folder / "new" / "taken"
+    (taken / "step-3").mkdir(parents=True)
+    run = save(idle.run, taken)
+    check(run.stdout == f"{taken}/step-3\n", f"a folder of that name: {run}")
+    check(f"{taken} had another step-3: that is step-3.replaced-1 now" in idle.text() and
+          sorted(os.listdir(taken)) == ["step-3", "step-3.replaced-1"] and steps_in(taken) == [3],
+          f"a folder of that name: {os.listdir(taken)} {idle.text()}")
     (idle.folder / "file").write_text("")
+    save(idle.run, idle.folder / "file")
     told = status(idle.run)["ranks"][0]["checkpoint"]
     check(told["step"] == 3 and told["age"] >= 0 and told["failed"], f"status: {told}")
     until(lambda: status(idle.run)["ranks"][0]["checkpoint"]["saving_total"] == 0, what="none saves")

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Whatever world, stage and dtype wrote a checkpoint, any range of any tensor's state comes back as
  * it was. */
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -139,21 +140,82 @@ static void refusals(void)
     free(path);
 }
 
-/* A step that is there is not written again; what is in its place and no checkpoint stays. */
+static uint64_t inode_of(const char *name)
+{
+    struct stat what = { .st_ino = 0 };
+    char path[2 * PATH_MAX];
+
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    return lstat(path, &what) == 0 ? what.st_ino : 0;
+}
+
+/* Saves step 77 of so many ranks; what had the name is `aside` then, "": gone. */
+static void save_again(uint32_t world, const char *aside)
+{
+    struct zero_layout *layout = NULL;
+    struct store *store = NULL;
+    struct store_findings findings = { .problems = 1 };
+    struct zero_detail detail = { "" };
+    char path[PATH_MAX], left[PATH_MAX + 64];
+    uint64_t before = inode_of("step-77");
+
+    CHECK(!zero_failed(sample_layout(world, ZERO_FP32, &layout)));
+    const struct sample sample = { layout, sample_states(ZERO_FP32), 3, 77 };
+    CHECK(!zero_failed(sample_save(&sample, dir, path, &detail)));
+    CHECK(!zero_failed(store_open(path, &store, &detail)));
+    CHECK(!zero_failed(store_verify(store, NULL, &findings, &detail)) && findings.problems == 0);
+    CHECK(store_facts(store)->info.layout->world == world && before != inode_of("step-77"));
+    CHECK(aside[0] == '\0' || inode_of(aside) == before);
+    store_close(store);
+    zero_layout_destroy(layout);
+    snprintf(left, sizeof left, "ls '%s' | grep -q -e partial -e removing", dir);
+    CHECK(system(left) != 0);
+}
+
+static void damage(const char *path)
+{
+    int fd = open(path, O_WRONLY);
+
+    CHECK(fd >= 0 && pwrite(fd, "!!!!", 4, 5000) == 4);
+    close(fd);
+}
+
+/* A save's result gets its name, whatever has it; that is set aside, unless it is the same. */
 static void taken_steps(void)
 {
-    struct store_save save = { .fd = -1 };
-    struct zero_detail detail = { "" };
-    char path[PATH_MAX + 16];
+    char path[PATH_MAX + 32], target[PATH_MAX + 32];
 
-    CHECK(store_begin(dir, 1, &save, &detail).code == ZERO_INVALID_STATE);
-    CHECK_CONTAINS(detail.text, "there already, complete");
+    save_again(2, "");
+    snprintf(path, sizeof path, "%s/step-77/rank-1.safetensors", dir);
+    damage(path); /* by its checksums it is the same: what stays is what was written now */
+    save_again(2, "");
+    CHECK(inode_of("step-77.replaced-1") == 0);
+    CHECK(truncate(path, 4096) == 0);
+    save_again(2, "step-77.replaced-1");
+    save_again(3, "step-77.replaced-2");
     snprintf(path, sizeof path, "%s/step-77", dir);
-    CHECK(mkdir(path, 0700) == 0);
-    CHECK(store_begin(dir, 77, &save, &detail).code == ZERO_INVALID_STATE);
-    CHECK_CONTAINS(detail.text, "no complete checkpoint");
-    CHECK(rmdir(path) == 0);
-    CHECK(save.fd == -1);
+    snprintf(target, sizeof target, "%s/step-77.replaced-9", dir);
+    CHECK(rename(path, target) == 0 && symlink(target, path) == 0); /* to the very same */
+    save_again(3, "step-77.replaced-3");
+    CHECK(rename(path, target) != 0 && inode_of("step-77.replaced-9") != 0); /* not touched */
+    snprintf(target, sizeof target, "%s/step-77.replaced-4", dir);
+    CHECK(rename(path, target) == 0);
+    close(open(path, O_WRONLY | O_CREAT, 0600));
+    save_again(3, "step-77.replaced-5");
+    CHECK(inode_of("step-77.replaced-6") == 0);
+    snprintf(target, sizeof target, "%s/step-77.replaced-6", dir);
+    CHECK(rename(path, target) == 0 && mkdir(path, 0700) == 0);
+    save_again(3, "step-77.replaced-7");
+}
+
+/* What is made by hand does not replace anything. */
+static void refused_steps(void)
+{
+    struct zero_detail detail = { "" };
+
+    CHECK(store_check_free(dir, 1, &detail).code == ZERO_INVALID_STATE);
+    CHECK_CONTAINS(detail.text, "there already, complete");
+    CHECK(!zero_failed(store_check_free(dir, 4711, &detail)));
 }
 
 /* A commit needs every part, of this save and of this step. */
@@ -226,6 +288,7 @@ int main(void)
                 round_trip(worlds[w], stage, (zero_dtype)dtype, ++step);
     refusals();
     taken_steps();
+    refused_steps();
     missing_parts();
     cancelled();
     sample_remove(dir);
