@@ -197,7 +197,7 @@ static void replace(struct daemon *daemon)
         }
         LOG_ERROR("cannot become %s: %s: going on as before", daemon->program, why);
         setenv(UPGRADE_FAILED, why, 1);
-        setenv(UPGRADE_PROGRAM, daemon->program, 1);
+        setenv(UPGRADE_PROGRAM, daemon->program, 1); /* whoever starts this one did not say it */
         execv("/proc/self/exe", daemon->argv);
     }
     LOG_ERROR("cannot be replaced: %s: the holder has to start it", strerror(errno));
@@ -440,38 +440,39 @@ static int run(struct daemon *daemon)
     return daemon->exit_code;
 }
 
-/* Where the next version will be: this file may be gone by then, or already. */
-static void find_program(struct daemon *daemon)
+/* Every peer costs a dozen files; too few would show late, and in libraries that abort by it. */
+static bool raise_limit(uint32_t world)
 {
-    static const char gone[] = " (deleted)";
-    const char *before = getenv(UPGRADE_PROGRAM);
-    ssize_t bytes = readlink("/proc/self/exe", daemon->program, sizeof daemon->program - 1);
-    size_t mark = sizeof gone - 1;
+    enum { BESIDE = 128, EACH = 16 };
+    const rlim_t needed = BESIDE + (rlim_t)EACH * world;
+    struct rlimit files;
 
-    if (before != NULL)
-        snprintf(daemon->program, sizeof daemon->program, "%s", before);
-    else if (bytes < 0)
-        snprintf(daemon->program, sizeof daemon->program, "%s", daemon->argv[0]);
-    else if ((size_t)bytes > mark && strcmp(daemon->program + bytes - mark, gone) == 0)
-        daemon->program[(size_t)bytes - mark] = '\0';
-    unsetenv(UPGRADE_PROGRAM);
+    if (getrlimit(RLIMIT_NOFILE, &files) != 0)
+        return true;
+    if (files.rlim_max < needed) {
+        LOG_ERROR("a world of %u needs %ju open files and %ju are allowed: raise the limit (ulimit "
+                  "-n, or "
+                  "LimitNOFILE= of a unit)",
+                  world, (uintmax_t)needed, (uintmax_t)files.rlim_max);
+        return false;
+    }
+    files.rlim_cur = files.rlim_max;
+    setrlimit(RLIMIT_NOFILE, &files);
+    return true;
 }
 
 int main(int argc, char **argv)
 {
     struct daemon daemon = { .argv = argv, .started_ns = clock_ns() };
-    struct rlimit files;
 
-    find_program(&daemon);
+    upgrade_find(daemon.program, argv[0]);
     settings_read(&daemon.settings, argc, argv);
     if (daemon.settings.can_take != NULL)
         return upgrade_can_take(daemon.settings.can_take, daemon.settings.world);
     signals_block();
     log_init(daemon.settings.rank, daemon.settings.level);
     signal(SIGPIPE, SIG_IGN);
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur < files.rlim_max) {
-        files.rlim_cur = files.rlim_max; /* every peer costs a dozen */
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
+    if (!raise_limit(daemon.settings.world))
+        return EX_OSERR;
     return run(&daemon);
 }

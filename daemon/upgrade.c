@@ -62,6 +62,40 @@ const char *upgrade_word(const struct upgrade *upgrade)
     return words[upgrade->state];
 }
 
+/* ---- which program ----------------------------------------------------------------------------
+ */
+
+static bool find_in_path(char out[PATH_MAX], const char *name)
+{
+    const char *path = getenv("PATH");
+
+    while (path != NULL && *path != '\0') {
+        int bytes = (int)strcspn(path, ":");
+        int length = snprintf(out, PATH_MAX, "%.*s/%s", bytes, bytes > 0 ? path : ".", name);
+        if (length < PATH_MAX && access(out, X_OK) == 0)
+            return true;
+        path += bytes + (path[bytes] == ':');
+    }
+    return false;
+}
+
+void upgrade_find(char out[PATH_MAX], const char *argv0)
+{
+    const char *given = getenv(UPGRADE_PROGRAM);
+    char found[PATH_MAX], here[PATH_MAX] = "";
+
+    if (given == NULL || given[0] == '\0')
+        given = argv0 != NULL ? argv0 : "";
+    if (strchr(given, '/') == NULL)
+        given = find_in_path(found, given) ? found : "/proc/self/exe";
+    if (given[0] != '/' && getcwd(here, sizeof here) == NULL)
+        given = "/proc/self/exe";
+    bool relative = given[0] != '/';
+    if (snprintf(out, PATH_MAX, "%s%s%s", relative ? here : "", relative ? "/" : "", given) >=
+        PATH_MAX)
+        snprintf(out, PATH_MAX, "/proc/self/exe");
+}
+
 /* ---- trying --------------------------------------------------------------------------------- */
 
 static void refuse(struct upgrade *upgrade, const char *why)

@@ -18,6 +18,7 @@
 #ifndef DAEMON_UPGRADE_H
 #define DAEMON_UPGRADE_H
 
+#include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/stat.h>
@@ -52,11 +53,17 @@ struct upgrade {
  * after all: the reason. */
 #define UPGRADE_FAILED "ZEROD_UPGRADE_FAILED"
 
-/* And what to execute the next time: /proc/self/exe may have another name by now. */
-#define UPGRADE_PROGRAM "ZEROD_UPGRADE_PROGRAM"
+/* Environment: the file that an upgrade executes, as who starts the daemon names it (zerorun does).
+ */
+#define UPGRADE_PROGRAM "ZEROD_PROGRAM"
 
 /* The line of a program that can take the state; the formats follow. */
 #define UPGRADE_ANSWER "zerod can take "
+
+/* The file that an upgrade executes: UPGRADE_PROGRAM, else argv[0], through PATH if it has no
+ * slash. Its links are followed when it is executed, not now: they may point to the next version by
+ * then. */
+void upgrade_find(char out[PATH_MAX], const char *argv0);
 
 void upgrade_init(struct upgrade *upgrade, uv_loop_t *loop, const char *program);
 

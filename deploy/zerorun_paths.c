@@ -49,22 +49,38 @@ char *paths_program(const char *name)
     return found;
 }
 
-char *paths_zerod(const char *named)
+/* In the folder of `program`; NULL: there is none. Links of its name are not followed yet: an
+ * upgrade finds what they point to by then. */
+static char *zerod_beside(const char *program)
 {
     static const char *const places[] = { "zerod", "../daemon/zerod" };
-    char self[PATH_MAX], path[PATH_MAX];
+    const char *slash = strrchr(program, '/');
+    char path[PATH_MAX];
+
+    for (size_t i = 0; slash != NULL && i < sizeof places / sizeof places[0]; i++) {
+        int n = snprintf(path, sizeof path, "%.*s/%s", (int)(slash - program), program, places[i]);
+        if (n > 0 && (size_t)n < sizeof path && is_program(path))
+            return i == 0 ? strdup(path) : realpath(path, NULL);
+    }
+    return NULL;
+}
+
+char *paths_zerod(const char *named)
+{
+    char self[PATH_MAX];
 
     if (named != NULL)
         return paths_program(named);
+    char *called = strchr(program_invocation_name, '/') != NULL ? strdup(program_invocation_name)
+                                                                : search(program_invocation_name);
+    char *found = called != NULL ? zerod_beside(called) : NULL;
+    free(called);
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     self[length > 0 ? length : 0] = '\0';
-    char *slash = strrchr(self, '/');
-    for (size_t i = 0; slash != NULL && i < sizeof places / sizeof places[0]; i++) {
-        int n = snprintf(path, sizeof path, "%.*s/%s", (int)(slash - self), self, places[i]);
-        if (n > 0 && (size_t)n < sizeof path && is_program(path))
-            return realpath(path, NULL);
-    }
-    char *found = search("zerod");
+    if (found == NULL)
+        found = zerod_beside(self);
+    if (found == NULL)
+        found = search("zerod");
     if (found == NULL)
         warnx("zerod is neither beside zerorun (%s) nor in PATH: name it with --zerod", self);
     return found;

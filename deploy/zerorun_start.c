@@ -63,6 +63,7 @@ bool start_daemon(const struct plan *plan, struct child *daemon, const struct ho
     environment_init(&environment);
     forget_systemd(&environment);
     environment_set(&environment, "ZERO_RUNTIME_DIR=%s", path);
+    environment_set(&environment, "ZEROD_PROGRAM=%s", plan->zerod); /* for an upgrade */
     environment_set(&environment, "NOTIFY_SOCKET=%s/rank-%u.notify", path, rank);
     /* Its lines carry its name already, if we put one before them. */
     environment_set(&environment, "ZERO_LOG_NAMED=%d", plan->options->prefix);

@@ -557,6 +557,9 @@ def refused_starts():
     ):
         code, text = start(*arguments, env=env)
         check(code not in (0, None) and part in text, f"{what}: exit {code}: {text}")
+    few = subprocess.run(["sh", "-c", 'ulimit -n 20; exec "$@"', "sh", zerod, *rank, folder / "few"],
+                         capture_output=True, text=True, timeout=60)
+    check(few.returncode == 71 and "a world of 1 needs 144 open files and 20 are" in few.stderr, f"files: {few}")
     stale = folder / "stale"
     stale.mkdir()
     stale.chmod(0o755)  # others may look, not write

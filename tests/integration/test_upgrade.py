@@ -205,6 +205,30 @@ def changed_after_the_trial(expected):
     run.close()
 
 
+def named_by_others(expected):
+    """The program is the one that zerorun was given: a link that points to another version by then, and
+    what is in the place of a script that executed another one."""
+    run = Run()
+    versions = [os.path.join(run.folder, name) for name in ("v1", "v2")]
+    for version in versions:
+        shutil.copy(ZEROD, version)
+        os.symlink(version, run.program + ".new")
+        os.rename(run.program + ".new", run.program)
+        code, out, err = run.upgrade()
+        links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
+        check(code == 0 and links == [version] * 2, f"a link: {out} {err} {links}")
+    run.install(f'#!/bin/sh\nexec {versions[0]} "$@"\n')
+    code, out, err = run.upgrade()
+    links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
+    check(code == 0 and links == versions[:1] * 2, f"a script: {out} {err} {links}")
+    run.install()
+    code, out, err = run.upgrade()
+    links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
+    check(code == 0 and links == [run.program] * 2, f"after a script: {out} {err} {links}")
+    run.end("named by others", expected)
+    run.close()
+
+
 def taken_up(expected):
     """One that waits for a step, and whose asker is gone, can be told to wait no longer."""
     run = Run()
@@ -253,6 +277,7 @@ refused(expected)
 hanging(expected)
 gone_after_the_trial(expected)
 changed_after_the_trial(expected)
+named_by_others(expected)
 taken_up(expected)
 fails_after_the_trial(expected)
 group_ends()

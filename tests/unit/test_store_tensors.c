@@ -163,7 +163,7 @@ static void tell_lies(void)
         expect(path, lies[i].code, lies[i].says);
     }
     write_file(path, UINT64_MAX, "{}", 0);
-    expect(path, ZERO_TOO_LARGE, "at most 100000000");
+    expect(path, ZERO_TOO_LARGE, "longer than the 100000000");
     write_file(path, 3, "{}", 0);
     expect(path, ZERO_CORRUPT, "behind its last byte");
     memset(deep, '[', sizeof deep - 1);
