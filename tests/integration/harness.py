@@ -7,6 +7,7 @@ import atexit
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -120,9 +121,13 @@ def status(runtime):
     run = subprocess.run([str(ZEROCTL), "--runtime-dir", str(runtime), "status", "--json"],
                          capture_output=True, text=True, timeout=60)
     try:
-        return json.loads(run.stdout)
+        answer = json.loads(run.stdout)
     except json.JSONDecodeError:
         return None
+    for rank in answer.get("ranks", []):
+        named = re.search(r": rank (\d+) ", rank.get("waiting_for") or "")
+        check(named is None or int(named[1]) < rank.get("world", 0), f"no such rank: {rank}")
+    return answer
 
 
 # ---- the probe's numbers, computed without zerod ---------------------------------------------------

@@ -297,10 +297,11 @@ last()
 
     def test_daemon_program_that_is_away_for_a_moment(self):
         code, _, err = self.live(
-            "say('READY=1'); barrier(); os.rename(os.environ['ZEROD'], folder + '/../away'); die()",
+            "say('READY=1')\nwhile not os.path.exists(folder + '/../trains'): pass\n"
+            "os.rename(os.environ['ZEROD'], folder + '/../away'); die()",
             "last()", options=(), trainer=(
-                "sh", "-c", 'until [ -e %s ]; do sleep 0.01; done; sleep 0.3; mv %s %s; %s'
-                % (self.path("away"), self.path("away"), self.zerod, self.wait[2])))
+                "sh", "-c", '> %s; until [ -e %s ]; do sleep 0.01; done; sleep 0.3; mv %s %s; %s'
+                % (self.path("trains"), self.path("away"), self.path("away"), self.zerod, self.wait[2])))
         self.assertEqual(code, 0, err)
         self.assertIn("zerod 0 could not be started: restart 2 of 100 in 0.2 s", err)
 
