@@ -12,6 +12,7 @@ import contextlib
 import random
 import re
 import signal
+import traceback
 
 import aim
 from harness import *
@@ -69,12 +70,17 @@ class Marksman:
     def words(self, rank):
         return self.journals[rank].word("begun"), self.journals[rank].word("done")
 
+    def is_open(self, rank):
+        """Some other shot hit it in the middle of an update."""
+        begun, done = self.journals[rank].chunk("begun"), self.journals[rank].chunk("done")
+        return begun + 1 != done or done < self.full
+
     def in_chunk(self, rank):
         """Before `begun` names a chunk, or before `done` counts it."""
         journal = self.journals[rank]
         with self.aimed(rank) as traced:
             traced.run_to("update_apply")
-            goes_on = self.words(rank) == self.left[rank]
+            goes_on = self.words(rank) == self.left[rank] or self.is_open(rank)
             self.into_chunk(traced, rank, journal.chunk("done") if goes_on else 0, goes_on)
             self.left[rank] = self.words(rank)
 
@@ -172,7 +178,10 @@ def shot(dtype, stage, chance, lengths):
         until(lambda: min(map(run.trainers.said, range(WORLD))) >= max(marksman.trainers.lines),
               what="all ranks at a step")
     except (TimeoutError, RuntimeError, OSError) as error:
-        check(False, f"{dtype} stage {stage}: {error}\n{run.holder.text()[-2000:]}")
+        where = [frame.lineno for frame in traceback.extract_tb(error.__traceback__)]
+        words = [(journal.word("begun"), journal.word("done")) for journal in marksman.journals]
+        check(False, f"{dtype} stage {stage}: {error}, lines {where}, words {words}, left "
+              f"{marksman.left}\n{run.holder.text()[-2000:]}")
     run.trainers.look()
     check(not run.trainers.fails, f"{dtype} stage {stage}: trainers failed: {run.trainers.fails}")
     check(set(run.holder.codes) <= {-signal.SIGKILL}, f"{dtype} stage {stage}: a daemon ended: "
