@@ -14,9 +14,15 @@ bool text_read(const char *path, struct text *out)
     FILE *file = fopen(path, "rb");
     struct stat facts;
     uint8_t *bytes = NULL;
+    const char *why = "cannot be read whole";
 
+    errno = 0;
     if (file == NULL || fstat(fileno(file), &facts) != 0)
         goto out;
+    if (!S_ISREG(facts.st_mode)) {
+        why = "is no regular file: every trainer reads it, a pipe would serve the first";
+        goto out;
+    }
     const size_t count = (size_t)facts.st_size;
     bytes = malloc(count + 1);
     if (bytes == NULL || fread(bytes, 1, count, file) != count)
@@ -25,7 +31,7 @@ bool text_read(const char *path, struct text *out)
     fclose(file);
     return true;
 out:
-    fprintf(stderr, "gpt: %s: %s\n", path, errno != 0 ? strerror(errno) : "cannot be read whole");
+    fprintf(stderr, "gpt: %s: %s\n", path, errno != 0 ? strerror(errno) : why);
     free(bytes);
     if (file != NULL)
         fclose(file);
