@@ -465,7 +465,7 @@ int main(int argc, char **argv)
 {
     struct daemon daemon = { .argv = argv, .started_ns = clock_ns() };
 
-    upgrade_find(daemon.program, argv[0]);
+    upgrade_find(daemon.program);
     settings_read(&daemon.settings, argc, argv);
     if (daemon.settings.can_take != NULL)
         return upgrade_can_take(daemon.settings.can_take, daemon.settings.world);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sysexits.h>
 #include <unistd.h>
 
@@ -65,30 +66,14 @@ const char *upgrade_word(const struct upgrade *upgrade)
 /* ---- which program ----------------------------------------------------------------------------
  */
 
-static bool find_in_path(char out[PATH_MAX], const char *name)
-{
-    const char *path = getenv("PATH");
-
-    while (path != NULL && *path != '\0') {
-        int bytes = (int)strcspn(path, ":");
-        int length = snprintf(out, PATH_MAX, "%.*s/%s", bytes, bytes > 0 ? path : ".", name);
-        if (length < PATH_MAX && access(out, X_OK) == 0)
-            return true;
-        path += bytes + (path[bytes] == ':');
-    }
-    return false;
-}
-
-void upgrade_find(char out[PATH_MAX], const char *argv0)
+void upgrade_find(char out[PATH_MAX])
 {
     const char *given = getenv(UPGRADE_PROGRAM);
-    char found[PATH_MAX], here[PATH_MAX] = "";
+    char here[PATH_MAX] = "";
 
     if (given == NULL || given[0] == '\0')
-        given = argv0 != NULL ? argv0 : "";
-    if (strchr(given, '/') == NULL)
-        given = find_in_path(found, given) ? found : "/proc/self/exe";
-    if (given[0] != '/' && getcwd(here, sizeof here) == NULL)
+        given = (const char *)getauxval(AT_EXECFN);
+    if (given == NULL || (given[0] != '/' && getcwd(here, sizeof here) == NULL))
         given = "/proc/self/exe";
     bool relative = given[0] != '/';
     if (snprintf(out, PATH_MAX, "%s%s%s", relative ? here : "", relative ? "/" : "", given) >=

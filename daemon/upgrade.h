@@ -60,10 +60,10 @@ struct upgrade {
 /* The line of a program that can take the state; the formats follow. */
 #define UPGRADE_ANSWER "zerod can take "
 
-/* The file that an upgrade executes: UPGRADE_PROGRAM, else argv[0], through PATH if it has no
- * slash. Its links are followed when it is executed, not now: they may point to the next version by
- * then. */
-void upgrade_find(char out[PATH_MAX], const char *argv0);
+/* The file that an upgrade executes: UPGRADE_PROGRAM, else the one that execve was given for this
+ * process. Its links are followed when it is executed, not now: they may point to the next version
+ * by then. */
+void upgrade_find(char out[PATH_MAX]);
 
 void upgrade_init(struct upgrade *upgrade, uv_loop_t *loop, const char *program);
 

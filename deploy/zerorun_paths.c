@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,10 +72,8 @@ char *paths_zerod(const char *named)
 
     if (named != NULL)
         return paths_program(named);
-    char *called = strchr(program_invocation_name, '/') != NULL ? strdup(program_invocation_name)
-                                                                : search(program_invocation_name);
+    const char *called = (const char *)getauxval(AT_EXECFN); /* by execve's words: a link is one */
     char *found = called != NULL ? zerod_beside(called) : NULL;
-    free(called);
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     self[length > 0 ? length : 0] = '\0';
     if (found == NULL)

@@ -62,6 +62,11 @@ class Run:
         out, err = process.communicate(timeout=LIMIT)
         return process.returncode, out, err
 
+    def becomes(self, program, what, *options):
+        code, out, err = self.upgrade(*options)
+        links = [os.readlink(f"/proc/{pid}/exe") for pid in self.pids()]
+        check(code == 0 and links == [program] * 2, f"{what}: {out} {err} {links}")
+
     def pids(self, key="pid"):
         return [r.get(key) for r in self.ranks()]
 
@@ -198,9 +203,7 @@ def changed_after_the_trial(expected):
     _, err = process.communicate(timeout=LIMIT)
     check(process.returncode == 1 and err.count(f"{run.program}: it was changed after") == 2, err)
     run.install()
-    code, out, err = run.upgrade()
-    links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
-    check(code == 0 and links == [run.program] * 2, f"changed: {out} {err} {links}")
+    run.becomes(run.program, "changed")
     run.end("changed", expected)
     run.close()
 
@@ -214,17 +217,11 @@ def named_by_others(expected):
         shutil.copy(ZEROD, version)
         os.symlink(version, run.program + ".new")
         os.rename(run.program + ".new", run.program)
-        code, out, err = run.upgrade()
-        links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
-        check(code == 0 and links == [version] * 2, f"a link: {out} {err} {links}")
+        run.becomes(version, "a link")
     run.install(f'#!/bin/sh\nexec {versions[0]} "$@"\n')
-    code, out, err = run.upgrade()
-    links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
-    check(code == 0 and links == versions[:1] * 2, f"a script: {out} {err} {links}")
+    run.becomes(versions[0], "a script")
     run.install()
-    code, out, err = run.upgrade()
-    links = [os.readlink(f"/proc/{p}/exe") for p in run.pids()]
-    check(code == 0 and links == [run.program] * 2, f"after a script: {out} {err} {links}")
+    run.becomes(run.program, "after a script")
     run.end("named by others", expected)
     run.close()
 
