@@ -37,11 +37,24 @@ static zero_status ask(zero_client *client, const struct call *call)
     return zero_failed(s) ? s : ring_wait(client, op, call->call, NULL);
 }
 
+/* The daemon takes values that come late for ones that it has; whoever was told gives none. */
+static zero_status check_filler(const zero_client *client)
+{
+    if (client->role != ZERO_TRAINER)
+        return client_fail(client, ZERO_PERMISSION, "fill", "an observer may only read");
+    if (client->info.filled)
+        return client_fail(client, ZERO_INVALID_STATE, "fill",
+                           "the model has its initial values already: fill only if "
+                           "zero_client_info()->filled is false");
+    return zero_success();
+}
+
 zero_status zero_fill_from(zero_client *client, enum zero_fill_source source)
 {
     const struct call call = { .call = ZERO_CALL_FILL_FROM, .arg = { (uint64_t)source } };
+    zero_status s = check_filler(client);
 
-    return ask(client, &call);
+    return zero_failed(s) ? s : ask(client, &call);
 }
 
 zero_status zero_fill(zero_client *client, const struct zero_span *span, const float *values)
@@ -51,15 +64,13 @@ zero_status zero_fill(zero_client *client, const struct zero_span *span, const f
 
     if (!zero_failed(s) && span->count > 0)
         s = client_need(client, values, "values");
-    if (zero_failed(s))
-        return s;
-    for (uint64_t done = 0; done < span->count && !zero_failed(s);) {
+    if (!zero_failed(s))
+        s = check_filler(client);
+    for (uint64_t done = 0; !zero_failed(s) && done < span->count;) {
         uint64_t now = span->count - done < PIECE ? span->count - done : PIECE;
         const struct call call = { .call = ZERO_CALL_FILL,
                                    .layer = span->layer,
                                    .arg = { span->tensor, span->offset + done, now, 0 } };
-        if (client->role != ZERO_TRAINER)
-            return client_fail(client, ZERO_PERMISSION, "fill", "an observer may only read");
         memcpy(client->staging_map.base, values + done, now * sizeof *values);
         s = ask(client, &call);
         done += now;

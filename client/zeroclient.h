@@ -142,7 +142,9 @@ struct zero_span {
     uint64_t offset, count;
 };
 
-/* span->count fp32 values of a tensor; a tensor is filled in order, from element 0 on. */
+/* span->count fp32 values of a tensor; a tensor is filled in order, from element 0 on. STEP_ABORTED
+ * from this or the next two: a daemon died; begin again, with the same values, if zero_client_info
+ * still says that none are in. INVALID_STATE: they are, or another thread fills. */
 ZERO_API zero_status zero_fill(zero_client *client, const struct zero_span *span,
                                const float *values);
 /* Chooses the source; before the first zero_fill. Default ZERO_FILL_EVERY_RANK. */

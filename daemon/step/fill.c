@@ -56,15 +56,21 @@ static bool piece_fits(const struct engine *e, const struct board_fill *piece)
            piece->staging_offset % sizeof(float) == 0;
 }
 
+/* This rank's values are in. A trainer that does not know it gives them again: its predecessor gave
+ * them, or the answer to its own zero_fill_end died with a daemon. */
+static bool late(const struct engine *e)
+{
+    return e->filled || atomic_load(&e->board->fill_ended) != 0;
+}
+
 void fill_from(struct engine *e, const struct zero_ring_entry *entry)
 {
-    if (e->filled || entry->arg[0] > 1) {
-        calls_refuse(e, entry->slot, e->filled ? ZERO_INVALID_STATE : ZERO_INVALID_ARGUMENT,
-                     e->filled ? "the model has its initial values already"
-                               : "no such source of initial values");
+    if (entry->arg[0] > 1) {
+        calls_refuse(e, entry->slot, ZERO_INVALID_ARGUMENT, "no such source of initial values");
         return;
     }
-    e->fill_source = entry->arg[0] + 1;
+    if (!late(e))
+        e->fill_source = entry->arg[0] + 1;
     calls_answer(e, entry->slot, ZERO_OK, 0, NULL);
 }
 
@@ -74,15 +80,15 @@ void fill_piece(struct engine *e, const struct zero_ring_entry *entry)
     struct board_fill piece = { layer->first_tensor + entry->arg[0], entry->arg[1], entry->arg[2],
                                 entry->arg[3] };
 
-    if (e->fill_source == 0)
-        e->fill_source = SOURCE_EVERY_RANK;
-    if (atomic_load(&e->board->fill_ended) != 0 && !e->filled) { /* of a trainer that died since */
+    if (late(e)) {
         calls_answer(e, entry->slot, ZERO_OK, 0, NULL);
         return;
     }
-    if (e->filled || e->fill_asked || calls_find(e, ZERO_CALL_FILL) != ZERO_RING_NO_SLOT) {
+    if (e->fill_source == 0)
+        e->fill_source = SOURCE_EVERY_RANK;
+    if (e->fill_asked || calls_find(e, ZERO_CALL_FILL) != ZERO_RING_NO_SLOT) {
         calls_refuse(e, entry->slot, ZERO_INVALID_STATE,
-                     "initial values are in, or another zero_fill is on its way");
+                     "another zero_fill or zero_fill_end of this trainer is on its way");
         return;
     }
     if (e->fill_source == SOURCE_RANK_0 && e->options.rank != 0) {

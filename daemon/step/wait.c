@@ -20,7 +20,7 @@ static struct wait_reason about_rank(const struct engine *e, enum wait_for what,
     if (rank != e->options.rank && board_load(&board->beat) + SILENT_NS < clock_ns()) {
         reason.what = WAIT_SILENT;
         reason.pid = (uint32_t)board_load(&board->daemon_pid);
-    } else if (what == WAIT_TRAINER && reason.pid == 0) {
+    } else if ((what == WAIT_TRAINER || what == WAIT_FILL) && reason.pid == 0) {
         reason.what = WAIT_NO_TRAINER;
     }
     return reason;
@@ -43,6 +43,15 @@ static struct wait_reason lost_peer(const struct engine *e)
                                  .step = e->step };
 }
 
+/* Of the own trainer's zero_fill_end. */
+static struct wait_reason wait_for_filling(const struct engine *e)
+{
+    for (uint32_t r = 0; r < e->options.world; r++)
+        if (board_load(&engine_board(e, r)->fill_ended) == 0)
+            return about_rank(e, WAIT_FILL, r);
+    return about_rank(e, WAIT_COPY, engine_behind(e, offsetof(struct board_head, fill_copied), 1));
+}
+
 struct wait_reason wait_for_step(const struct engine *e)
 {
     uint32_t rank;
@@ -51,6 +60,8 @@ struct wait_reason wait_for_step(const struct engine *e)
         return lost_peer(e);
     switch (e->phase) {
     case PHASE_COLLECTING:
+        if (e->fill_asked && !e->filled)
+            return wait_for_filling(e);
         break;
     case PHASE_SUMMING:
         rank = ENGINE_BEHIND(e, asked);
@@ -109,12 +120,8 @@ struct wait_reason wait_for_call(const struct engine *e, const struct pending *p
     case ZERO_CALL_SUBMIT:
         return wait_for_submission(e);
     default:
-        break;
+        return wait_for_filling(e);
     }
-    for (uint32_t r = 0; r < e->options.world; r++)
-        if (board_load(&engine_board(e, r)->fill_ended) == 0)
-            return about_rank(e, WAIT_FILL, r);
-    return about_rank(e, WAIT_FILL, 0);
 }
 
 /* What is missing is a daemon, not a trainer. */
@@ -183,6 +190,9 @@ void wait_text(const struct wait_reason *reason, const struct zero_layout *layou
         snprintf(to, bytes,
                  "rank %u (trainer pid %u) has not ended its initial values (zero_fill_end)", rank,
                  pid);
+        break;
+    case WAIT_COPY:
+        snprintf(to, bytes, "rank %u has not copied the initial values that others own", rank);
         break;
     }
 }

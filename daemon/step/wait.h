@@ -19,6 +19,7 @@ enum wait_for {
     WAIT_DECISION,
     WAIT_UPDATE,
     WAIT_FILL,   /* rank has not ended its initial values */
+    WAIT_COPY,   /* rank has not copied what others own of them */
     WAIT_PEER,   /* the group lost rank */
     WAIT_SILENT, /* rank's daemon shows no sign of life */
 };

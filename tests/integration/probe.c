@@ -28,7 +28,7 @@ static struct settings {
     const char *layers, *config, *dump, *order, *inject, *save;
     uint64_t steps, seed;
     int micro, skip_layer, skip_rank, more_rank, states;
-    bool fill_rank_0, no_model, quiet, decay_split, sums;
+    bool fill_rank_0, fill_stops, no_model, quiet, decay_split, sums;
     double lr;
 } settings = { .layers = "a:3x5,7;b:1000",
                .steps = 5,
@@ -132,29 +132,40 @@ static char *read_file(const char *path, size_t *bytes)
     return text;
 }
 
-static void fill(void)
+static zero_status fill(void)
 {
-    zero_status s;
+    zero_status s = zero_success();
     uint32_t t = 0;
     const struct zero_client_info *info = zero_client_info(client);
 
-    if (settings.fill_rank_0 && zero_failed(s = zero_fill_from(client, ZERO_FILL_RANK_0)))
-        die("fill_from", s);
+    if (settings.fill_rank_0)
+        s = zero_fill_from(client, ZERO_FILL_RANK_0);
     for (uint32_t l = 0; l < layer_count; l++) {
-        for (uint32_t i = 0; i < layers[l].tensor_count; i++, t++) {
+        for (uint32_t i = 0; i < layers[l].tensor_count && !zero_failed(s); i++, t++) {
             uint64_t count = elements(t);
             const struct zero_span span = { l, i, 0, count };
             float *values = malloc(count * sizeof *values);
             for (uint64_t n = 0; n < count; n++)
                 values[n] = unit(mix(mix(settings.seed) + ((uint64_t)t << 40) + n)) * 0.1f;
-            if ((!settings.fill_rank_0 || info->rank == 0) &&
-                zero_failed(s = zero_fill(client, &span, values)))
-                die("fill", s);
+            if (!settings.fill_rank_0 || info->rank == 0)
+                s = zero_fill(client, &span, values);
             free(values);
         }
     }
-    if (zero_failed(s = zero_fill_end(client)))
-        die("fill_end", s);
+    if (settings.fill_stops && !zero_failed(s))
+        raise(SIGSTOP);
+    return zero_failed(s) ? s : zero_fill_end(client);
+}
+
+static void begin(void)
+{
+    if (settings.fill_stops && !zero_client_info(client)->filled)
+        raise(SIGSTOP);
+    while (!zero_client_info(client)->filled) {
+        zero_status s = fill();
+        if (zero_failed(s) && s.code != ZERO_STEP_ABORTED)
+            die("fill", s);
+    }
 }
 
 /* ---- gradients ------------------------------------------------------------------------------ */
@@ -439,14 +450,15 @@ static const struct place {
     int *number;
     bool *flag;
 } places[] = {
-    { 'l', &settings.layers, NULL, NULL },    { 'c', &settings.config, NULL, NULL },
-    { 'd', &settings.dump, NULL, NULL },      { 'o', &settings.order, NULL, NULL },
-    { 'i', &settings.inject, NULL, NULL },    { 'v', &settings.save, NULL, NULL },
-    { 'm', NULL, &settings.micro, NULL },     { 'x', NULL, &settings.skip_layer, NULL },
-    { 'r', NULL, &settings.skip_rank, NULL }, { 'M', NULL, &settings.more_rank, NULL },
-    { 'A', NULL, &settings.states, NULL },    { '0', NULL, NULL, &settings.fill_rank_0 },
-    { 'N', NULL, NULL, &settings.no_model },  { 'q', NULL, NULL, &settings.quiet },
-    { 'S', NULL, NULL, &settings.sums },      { 'D', NULL, NULL, &settings.decay_split },
+    { 'l', &settings.layers, NULL, NULL },     { 'c', &settings.config, NULL, NULL },
+    { 'd', &settings.dump, NULL, NULL },       { 'o', &settings.order, NULL, NULL },
+    { 'i', &settings.inject, NULL, NULL },     { 'v', &settings.save, NULL, NULL },
+    { 'm', NULL, &settings.micro, NULL },      { 'x', NULL, &settings.skip_layer, NULL },
+    { 'r', NULL, &settings.skip_rank, NULL },  { 'M', NULL, &settings.more_rank, NULL },
+    { 'A', NULL, &settings.states, NULL },     { '0', NULL, NULL, &settings.fill_rank_0 },
+    { 'N', NULL, NULL, &settings.no_model },   { 'q', NULL, NULL, &settings.quiet },
+    { 'S', NULL, NULL, &settings.sums },       { 'D', NULL, NULL, &settings.decay_split },
+    { 'F', NULL, NULL, &settings.fill_stops },
 };
 
 static bool set_place(int key, const char *argument)
@@ -503,6 +515,7 @@ int main(int argc, char **argv)
         { "more-rank", 'M', "R", 0, "this rank takes one micro-step more", 0 },
         { "lr", 'L', "X", 0, "learning rate", 0 },
         { "fill-rank-0", '0', NULL, 0, "initial values from rank 0 only", 0 },
+        { "fill-stops", 'F', NULL, 0, "stop (SIGSTOP) before filling, and before its end", 0 },
         { "no-model", 'N', NULL, 0, "attach to what is registered", 0 },
         { "quiet", 'q', NULL, 0, "no line a step", 0 },
         { "sums", 'S', NULL, 0, "a line a step with a sum of the parameters after it", 0 },
@@ -524,8 +537,7 @@ int main(int argc, char **argv)
     struct zero_model_spec model = { layers, layer_count, config, bytes };
     if (zero_failed(s = zero_register(client, settings.no_model ? NULL : &model)))
         die("register", s);
-    if (!zero_client_info(client)->filled)
-        fill();
+    begin();
     train();
     if (settings.dump && zero_client_info(client)->rank == 0)
         dump(settings.dump);

@@ -638,6 +638,7 @@ static void values_go_in_and_come_back(void)
     const struct zero_span all = { 0, 0, 0, BIG }, over = { 0, 0, 1, BIG }, none = { 0, 1, 0, 1 };
 
     fake_init(&fake);
+    fake.registered.filled = false;
     fake.serve = keep_values;
     zero_client *client = start(&fake);
     for (int i = 0; i < BIG; i++)
@@ -653,6 +654,21 @@ static void values_go_in_and_come_back(void)
     finish(&fake, client);
     free(values);
     free(got);
+}
+
+/* Who was told that the model has its values gives none; who was not may give them late. */
+static void values_are_given_once(void)
+{
+    const struct zero_span span = { 0, 0, 0, 1 };
+    const float value = 0.5f;
+    struct fake fake;
+
+    fake_init(&fake);
+    zero_client *client = start(&fake);
+    CHECK(zero_client_info(client)->filled);
+    CHECK(zero_fill_from(client, ZERO_FILL_EVERY_RANK).code == ZERO_INVALID_STATE);
+    CHECK(zero_fill(client, &span, &value).code == ZERO_INVALID_STATE);
+    finish(&fake, client);
 }
 
 int main(void)
@@ -671,5 +687,6 @@ int main(void)
     an_aborted_attempt_is_told_once();
     a_step_that_outlived_its_wait_is_not_lost();
     values_go_in_and_come_back();
+    values_are_given_once();
     return check_done();
 }
