@@ -16,9 +16,10 @@ LAYERS = "a:33x7,50;b:1000"
 STEPS = 3
 
 
-def state(pid):
-    """R, S, T...: of /proc."""
-    return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+def is_stopped(pid):
+    """Every thread of it."""
+    tasks = pathlib.Path("/proc").glob(f"{pid}/task/*/stat")
+    return {task.read_text().rsplit(")", 1)[1].split()[0] for task in tasks} == {"T"}
 
 
 class Filling:
@@ -33,7 +34,7 @@ class Filling:
     def stopped(self, *ranks):
         """Waits until these trainers are at their next stop."""
         for rank in ranks:
-            until(lambda: state(self.trainers.processes[rank].pid) == "T", what=f"trainer {rank} stops")
+            until(lambda: is_stopped(self.trainers.processes[rank].pid), what=f"trainer {rank} stops")
 
     def go(self, *ranks):
         for rank in ranks:
@@ -54,8 +55,10 @@ class Filling:
         answer = status(self.holder.runtime)
         return (answer["ranks"][rank].get("waiting_for") if answer else None) or ""
 
-    def daemon(self, rank, how):
-        self.holder.processes[rank].send_signal(how)
+    def stop_daemon(self, rank):
+        daemon = self.holder.processes[rank]
+        daemon.send_signal(signal.SIGSTOP)
+        until(lambda: is_stopped(daemon.pid), what=f"daemon {rank} stops")
 
     def said(self, rank, text):
         until(lambda: f"zerod[{rank}] {text}" in self.holder.text(), what=f"rank {rank} says: {text}")
@@ -64,7 +67,7 @@ class Filling:
         """No trainer stops any more; what each rank read after every step."""
         def over():
             for process in self.trainers.processes:
-                if process and process.poll() is None and state(process.pid) == "T":
+                if process and process.poll() is None and is_stopped(process.pid):
                     process.send_signal(signal.SIGCONT)
             return self.trainers.look() or self.trainers.fails
         until(over, what=f"the end of: {what}")
@@ -84,10 +87,10 @@ def answer_is_lost(group):
     """Rank 0 knows that all values are in, rank 1's daemon dies before it says so."""
     group.gave(0, 1)
     group.ends(0, "rank 1 (trainer pid")
-    group.daemon(0, signal.SIGSTOP)
+    group.stop_daemon(0)
     group.ends(1, "rank 0")
-    group.daemon(1, signal.SIGSTOP)
-    group.daemon(0, signal.SIGCONT)
+    group.stop_daemon(1)
+    group.holder.processes[0].send_signal(signal.SIGCONT)
     group.said(0, "initial values are in")
     check("zerod[1] initial values are in" not in group.holder.text(), "rank 1 was to be stopped before")
     group.holder.kill(1)
