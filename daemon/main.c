@@ -472,6 +472,7 @@ int main(int argc, char **argv)
     signals_block();
     log_init(daemon.settings.rank, daemon.settings.level);
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* over ulimit -f: whoever writes is told, and says it */
     if (!raise_limit(daemon.settings.world))
         return EX_OSERR;
     return run(&daemon);

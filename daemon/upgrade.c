@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "daemon/upgrade.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,12 +132,13 @@ static void on_exit_code(uv_process_t *process, int64_t code, int signal)
     }
     upgrade->said[upgrade->said_bytes] = '\0';
     upgrade->said[strcspn(upgrade->said, "\n")] = '\0';
+    const char *said = upgrade->said[0] != '\0' ? upgrade->said : "it said nothing";
     if (signal != 0)
-        snprintf(how, sizeof how, "killed by signal %d: %s", signal, upgrade->said);
+        snprintf(how, sizeof how, "killed by signal %d: %s", signal, said);
     else
-        snprintf(how, sizeof how, "exit code %d: %s", (int)code, upgrade->said);
+        snprintf(how, sizeof how, "exit code %d: %s", (int)code, said);
     if (signal == 0 && code == 0)
-        snprintf(how, sizeof how, "it does not answer --can-take as zerod does: %s", upgrade->said);
+        snprintf(how, sizeof how, "it does not answer --can-take as zerod does: %s", said);
     if (!answers(upgrade) || signal != 0 || code != 0)
         refuse(upgrade, how);
     uv_kill(-process->pid, SIGKILL); /* what it has left */
@@ -171,6 +173,20 @@ static char **quiet_environment(void)
             out[taken++] = environ[i];
     }
     return out;
+}
+
+/* What execve would not take is executed as a shell's by some libraries. What cannot be read here
+ * says itself why it does not start. */
+static bool is_program(const char *path)
+{
+    char head[4] = "";
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    ssize_t bytes = fd < 0 ? -1 : read(fd, head, sizeof head);
+
+    if (fd >= 0)
+        close(fd);
+    return bytes < 0 || (bytes == sizeof head && memcmp(head, "\177ELF", sizeof head) == 0) ||
+           (bytes >= 2 && memcmp(head, "#!", 2) == 0);
 }
 
 static int start(struct upgrade *upgrade, int description, uint32_t world)
@@ -236,6 +252,8 @@ bool upgrade_check(struct upgrade *upgrade, int description, uint32_t world)
         refuse(upgrade, "there is no model yet: restart the daemon instead");
     else if (zero_failed(s))
         refuse(upgrade, "too few files may be open (ulimit -n): see the log");
+    else if (!is_program(upgrade->program))
+        refuse(upgrade, "it is no program: exec format error");
     else if (start(upgrade, description, world) == 0)
         uv_timer_start(&upgrade->limit, on_limit, LIMIT_MS, 0);
     return true;

@@ -185,8 +185,8 @@ static void explain_gone(const char *socket_path, struct rpc_answer *out)
                  "the connection to %s broke off: its daemon was started again, or lets nobody in",
                  socket_path);
     else if (error == ECONNREFUSED)
-        snprintf(out->text, sizeof out->text, "no process listens on %s: its daemon is dead",
-                 socket_path);
+        snprintf(out->text, sizeof out->text,
+                 "no process listens on %s: its daemon is dead, or is only starting", socket_path);
     else
         snprintf(out->text, sizeof out->text, "%s: %s", socket_path, strerror(error));
 }

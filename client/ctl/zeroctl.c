@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* zeroctl: what people ask of a group of daemons. */
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -151,6 +152,7 @@ int main(int argc, char **argv)
     char name[64];
 
     argp_err_exit_status = EXIT_USAGE;
+    signal(SIGXFSZ, SIG_IGN); /* over ulimit -f: whoever writes is told, and says it */
     argp_parse(&parser, argc, argv, ARGP_IN_ORDER, NULL, &invocation);
     snprintf(name, sizeof name, "zeroctl %s", invocation.command->name);
     invocation.argv[0] = name;

@@ -124,7 +124,10 @@ static zero_status create(const char *name, size_t bytes, int seals, struct devi
     }
     int error = posix_fallocate(buf.fd, 0, (off_t)bytes);
     if (error != 0) {
-        s = FAIL(NO_MEMORY, "create arena", "%s of %zu bytes: %s", name, bytes, strerror(error));
+        s = FAIL(NO_MEMORY, "create arena", "%s of %zu bytes: %s%s", name, bytes, strerror(error),
+                 error == EFBIG ? ": raise the limit of file sizes, which counts for memory too "
+                                  "(ulimit -f, or LimitFSIZE= of a unit)"
+                                : "");
         goto out;
     }
     if (fcntl(buf.fd, F_ADD_SEALS, seals) != 0) {

@@ -281,6 +281,7 @@ void lead_begin(struct engine *e, const char *dir, uint64_t target, uint64_t tok
     e->save.lead = LEAD_CLEAR;
     e->save.lead_id = e->epoch << 16 | (++e->save.count & 0xffff); /* other than any before */
     e->save.begun_ns = clock_ns();
+    save_count(e);
     lead_prepare(e);
 }
 

@@ -161,6 +161,7 @@ static bool forget_dropped(struct engine *e)
         e->comm->ops->wake(e->comm, 0); /* which may wait to begin the next */
     if (e->save.saver != NULL)
         saver_order(e->save.saver, SAVER_DROP);
+    save_count(e); /* who looks at the next one must not see this one's numbers */
     return true;
 }
 
@@ -252,7 +253,7 @@ void save_count(struct engine *e)
 {
     uint64_t done = 0, total = 0;
 
-    if (e->save.saver != NULL && e->save.said != SAID_NONE)
+    if (e->save.saver != NULL && e->save.said != SAID_NONE && e->save.lead != LEAD_CLEAR)
         saver_progress(e->save.saver, &done, &total);
     stats_set(&e->stats.save_bytes, done);
     stats_set(&e->stats.save_total, total);

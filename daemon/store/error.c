@@ -37,10 +37,22 @@ static zero_code code_of(int error)
         return ZERO_PERMISSION;
     case ENOMEM:
         return ZERO_NO_MEMORY;
-    case ELOOP:
-        return ZERO_CORRUPT;
+    case ELOOP: /* what it leads to may be whole */
+        return ZERO_UNSUPPORTED;
     default:
         return ZERO_IO;
+    }
+}
+
+static const char *text_of(int error)
+{
+    switch (error) {
+    case ELOOP:
+        return "a symbolic link, which is never followed: put the file itself there";
+    case EFBIG:
+        return "File too large for a limit (ulimit -f) or for the file system";
+    default:
+        return strerror(error);
     }
 }
 
@@ -53,8 +65,7 @@ zero_status store_refuse_errno(struct zero_detail *detail, const char *format, .
     int bytes = vsnprintf(detail->text, sizeof detail->text, format, args);
     va_end(args);
     if (bytes >= 0 && (size_t)bytes < sizeof detail->text)
-        snprintf(detail->text + bytes, sizeof detail->text - (size_t)bytes, ": %s",
-                 error == ELOOP ? "a symbolic link, which is never followed" : strerror(error));
+        snprintf(detail->text + bytes, sizeof detail->text - (size_t)bytes, ": %s", text_of(error));
     defuse(detail->text);
     return (zero_status){ code_of(error), doing };
 }

@@ -70,6 +70,7 @@ struct header {
     unsigned offsets; /* read so far */
     uint32_t seen;    /* members of the tensor: 1 dtype, 2 shape, 4 data_offsets */
     uint32_t list;    /* which of them is read */
+    bool about;       /* __metadata__ is read */
 };
 
 static zero_status add_tensor(struct header *h, const struct store_value *value,
@@ -173,6 +174,21 @@ static zero_status end_tensor(const struct header *h, struct zero_detail *detail
     return zero_success();
 }
 
+/* A rank's part of a checkpoint has shards and moments under names of its own. */
+static zero_status check_about(const struct store_value *value, struct zero_detail *detail)
+{
+    static const char ours[] = "zerod ";
+    const size_t bytes = sizeof ours - 1;
+
+    if (value->type == STORE_TEXT && strcmp(value->key, "format") == 0 && value->bytes > bytes &&
+        memcmp(value->text, ours, bytes) == 0)
+        return store_refuse(detail, ZERO_UNSUPPORTED,
+                            "a rank's part of a zerod checkpoint, not a model: give the checkpoint "
+                            "to zerorun --restore, or import what 'zeroctl checkpoint export' "
+                            "makes of it");
+    return zero_success();
+}
+
 static zero_status take(void *context, const struct store_value *value, struct zero_detail *detail)
 {
     struct header *h = context;
@@ -189,10 +205,13 @@ static zero_status take(void *context, const struct store_value *value, struct z
             h->tensor = NULL;
             return s;
         }
-        if (closes || strcmp(value->key, "__metadata__") == 0)
+        h->about = !closes && strcmp(value->key, "__metadata__") == 0;
+        if (closes || h->about)
             return zero_success();
         return add_tensor(h, value, detail);
     case 2:
+        if (!closes && h->about)
+            return check_about(value, detail);
         return closes || h->tensor == NULL ? zero_success() : take_member(h, value, detail);
     default:
         if (closes || h->tensor == NULL)

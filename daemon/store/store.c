@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <xxhash.h>
@@ -87,14 +88,19 @@ static zero_status open_ranks(struct store *store, int folder, struct zero_detai
     return s;
 }
 
-/* A file where a checkpoint should be. */
+/* A file where a checkpoint should be, or a link to one that is not there now. */
 static zero_status refuse_folder(const char *path, struct zero_detail *detail)
 {
-    bool file = errno == ENOTDIR;
-    zero_status s = store_refuse_errno(detail, "%s cannot be opened", path);
+    int error = errno;
+    struct stat what;
     uint64_t step;
 
-    if (file && store_folder_named(path, &step) == STORE_STEP)
+    if (error == ENOENT && lstat(path, &what) == 0 && S_ISLNK(what.st_mode))
+        return store_refuse(detail, ZERO_UNSUPPORTED,
+                            "%s is a symbolic link to what is not there: is it mounted?", path);
+    errno = error;
+    zero_status s = store_refuse_errno(detail, "%s cannot be opened", path);
+    if (error == ENOTDIR && store_folder_named(path, &step) == STORE_STEP)
         s.code = ZERO_CORRUPT;
     return s;
 }

@@ -8,9 +8,9 @@
  *
  * Owns    the store: its fds, tables and one block's buffer.
  * Thread  one at a time.
- * Fails   NOT_FOUND, CORRUPT for what is missing in it or does not check out, VERSION, TOO_LARGE,
- *         IO, NO_MEMORY, and INVALID_ARGUMENT for ranges that do not exist. The detail names file
- *         and bytes.
+ * Fails   NOT_FOUND, CORRUPT for what is missing in it or does not check out, UNSUPPORTED for a
+ *         symbolic link in it, VERSION, TOO_LARGE, IO, NO_MEMORY, and INVALID_ARGUMENT for ranges
+ *         that do not exist. The detail names file and bytes.
  * Uses    manifest, part.   Used by daemon, libzeroclient, zeroctl.
  */
 #ifndef DAEMON_STORE_STORE_H

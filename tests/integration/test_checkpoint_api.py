@@ -110,6 +110,13 @@ def check_same():
     looks.append(keeper.expect("OK", "", "look", 1))
     check(ends[0] == ends[1] and ends[0]["path"] == f"{idle.folder}/looks/step-3", f"{ends}")
     check(all(l["bytes"] <= l["total"] for l in looks) and looks[-1]["total"] == 0, f"{looks}")
+    # nobody sees the numbers of the save before: they only grow
+    for n in range(10):
+        keeper.expect("OK", "", "begin", 1, idle.folder / "growing" / str(n), 0)
+        grown = [keeper.expect("OK", "", "look", 1)["bytes"]]
+        while keeper("wait", 1, 1)["code"] == "DEADLINE":
+            grown.append(keeper.expect("OK", "", "look", 1)["bytes"])
+        check(grown[:-1] == sorted(grown[:-1]), f"save {n}: {grown}")  # the last may be after its end
     keeper.close()
     idle.close()
 

@@ -560,6 +560,12 @@ def refused_starts():
     few = subprocess.run(["sh", "-c", 'ulimit -n 20; exec "$@"', "sh", zerod, *rank, folder / "few"],
                          capture_output=True, text=True, timeout=60)
     check(few.returncode == 71 and "a world of 1 needs 144 open files and 20 are" in few.stderr, f"files: {few}")
+    (folder / "config.json").write_text(json.dumps(config(2)))
+    small = subprocess.run(["sh", "-c", 'ulimit -f 1024; exec "$@"', "sh", ZERORUN, "-n", "2", "--runtime-dir",
+                            folder / "small", "--config", folder / "config.json", "--", PROBE, "--layers",
+                            "a:1000x1000"], capture_output=True, text=True, timeout=60)
+    check(small.returncode not in (0, None) and "(ulimit -f" in small.stderr and "signal 25" not in small.stderr,
+          f"sizes: {small.returncode} {small.stderr[-2000:]}")
     stale = folder / "stale"
     stale.mkdir()
     stale.chmod(0o755)  # others may look, not write

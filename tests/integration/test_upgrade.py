@@ -124,11 +124,12 @@ def refused(expected):
     other = f'#!/bin/sh\n[ "$1" = --can-take ] && exec {real} --can-take "model 999" --world 2\nexit 1\n'
     for name, text, mode, words in (
             ("not executable", "#!/bin/sh\n", 0o644, "permission denied"),
-            ("no program", "nonsense\n", 0o755, "exit code 127: "),
+            ("no program", "echo nonsense\n", 0o755, "it is no program: exec format error"),
             ("fails", "#!/bin/sh\necho no library >&2\nexit 127\n", 0o755,
              "exit code 127: no library"),
-            ("another program", "#!/bin/sh\nexit 0\n", 0o755, "does not answer --can-take"),
-            ("empty", "", 0o755, "does not answer --can-take"),
+            ("another program", "#!/bin/sh\nexit 0\n", 0o755,
+             "does not answer --can-take as zerod does: it said nothing"),
+            ("empty", "", 0o755, "it is no program: exec format error"),
             ("dies", "#!/bin/sh\nkill -SEGV $$\n", 0o755, "killed by signal 11"),
             ("another format", other, 0o755, "exit code 78: the state is in the formats 'model 999'")):
         run.install(text, mode)

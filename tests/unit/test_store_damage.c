@@ -47,6 +47,17 @@ static bool seen(const char *path)
     return zero_failed(s) || findings.problems > 0;
 }
 
+/* What may be whole is not passed over. */
+static bool unread(const char *path)
+{
+    struct store *store = NULL;
+    struct zero_detail detail = { "" };
+    bool out = store_unread(store_open(path, &store, &detail));
+
+    store_close(store);
+    return out;
+}
+
 static char *path_of(int which, int file, char out[2 * PATH_MAX])
 {
     snprintf(out, (size_t)2 * PATH_MAX, "%s/%s", paths[which], names[file]);
@@ -188,12 +199,18 @@ static void strangers(void)
         CHECK(seen(paths[0])); /* missing */
         CHECK(symlink(kept, path) == 0);
         CHECK(seen(paths[0])); /* a link, even to the right bytes */
+        CHECK(unread(paths[0]));
         CHECK(unlink(path) == 0 && mkfifo(path, 0600) == 0);
         CHECK(seen(paths[0]));
         CHECK(unlink(path) == 0 && mkdir(path, 0700) == 0);
         CHECK(seen(paths[0]));
         CHECK(rmdir(path) == 0 && rename(kept, path) == 0);
     }
+    CHECK(!seen(paths[0]));
+    snprintf(kept, sizeof kept, "%s.kept", paths[0]);
+    CHECK(rename(paths[0], kept) == 0 && symlink("nowhere", paths[0]) == 0);
+    CHECK(unread(paths[0])); /* of a disk that is not mounted */
+    CHECK(unlink(paths[0]) == 0 && rename(kept, paths[0]) == 0);
     CHECK(!seen(paths[0]));
 }
 

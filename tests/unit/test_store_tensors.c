@@ -94,6 +94,11 @@ static const struct {
     { "{\"__metadata__\":{\"a\":\"b\"}," F32("a", "2,1", 0, 8) "," F32("b", "", 8, 12) "}   ", 12,
       ZERO_OK, "" },
     { "{" F32("a", "0", 0, 0) "}", 0, ZERO_OK, "" },
+    { "{\"__metadata__\":{\"format\":\"zerod 1\",\"rank\":\"0\"}," F32("a", "2", 0, 8) "}", 8,
+      ZERO_UNSUPPORTED, "zerorun --restore" },
+    { "{\"__metadata__\":{\"format\":\"zerod\"},\"format\":" /* nor is a tensor's name one */
+      "{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}",
+      4, ZERO_OK, "" },
     { "{" F32("a", "2", 0, 8) "," F32("b", "1", 4, 8) "}", 8, ZERO_CORRUPT, "b begins" },
     { "{" F32("a", "2", 0, 8) "," F32("b", "1", 12, 16) "}", 16, ZERO_CORRUPT, "a hole" },
     { "{" F32("a", "2", 0, 8) "}", 12, ZERO_CORRUPT, "12 bytes of data" },
