@@ -34,11 +34,10 @@ static zero_code code_of(int error)
         return ZERO_NOT_FOUND;
     case EACCES:
     case EPERM:
+    case ELOOP: /* what it leads to may be whole, or another's */
         return ZERO_PERMISSION;
     case ENOMEM:
         return ZERO_NO_MEMORY;
-    case ELOOP: /* what it leads to may be whole */
-        return ZERO_UNSUPPORTED;
     default:
         return ZERO_IO;
     }
@@ -48,7 +47,7 @@ static const char *text_of(int error)
 {
     switch (error) {
     case ELOOP:
-        return "a symbolic link, which is never followed: put the file itself there";
+        return "a symbolic link, which is never followed: put what it leads to in its place";
     case EFBIG:
         return "File too large for a limit (ulimit -f) or for the file system";
     default:

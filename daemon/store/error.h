@@ -13,8 +13,8 @@
 __attribute__((format(printf, 3, 4))) zero_status
 store_refuse(struct zero_detail *detail, zero_code code, const char *format, ...);
 
-/* The same with ": <text of errno>" at the end; NOT_FOUND for ENOENT, PERMISSION for EACCES and
- * EPERM, NO_MEMORY for ENOMEM, UNSUPPORTED for a symbolic link where a file should be, else IO. */
+/* The same with ": <text of errno>" at the end; NOT_FOUND for ENOENT, PERMISSION for EACCES,
+ * EPERM and a symbolic link where a file should be, NO_MEMORY for ENOMEM, else IO. */
 __attribute__((format(printf, 2, 3))) zero_status store_refuse_errno(struct zero_detail *detail,
                                                                      const char *format, ...);
 

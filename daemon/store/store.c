@@ -96,7 +96,7 @@ static zero_status refuse_folder(const char *path, struct zero_detail *detail)
     uint64_t step;
 
     if (error == ENOENT && lstat(path, &what) == 0 && S_ISLNK(what.st_mode))
-        return store_refuse(detail, ZERO_UNSUPPORTED,
+        return store_refuse(detail, ZERO_IO,
                             "%s is a symbolic link to what is not there: is it mounted?", path);
     errno = error;
     zero_status s = store_refuse_errno(detail, "%s cannot be opened", path);

@@ -8,8 +8,8 @@
  *
  * Owns    the store: its fds, tables and one block's buffer.
  * Thread  one at a time.
- * Fails   NOT_FOUND, CORRUPT for what is missing in it or does not check out, UNSUPPORTED for a
- *         symbolic link in it, VERSION, TOO_LARGE, IO, NO_MEMORY, and INVALID_ARGUMENT for ranges
+ * Fails   NOT_FOUND, CORRUPT for what is missing in it or does not check out, PERMISSION for
+ *         a symbolic link in it, VERSION, TOO_LARGE, IO, NO_MEMORY, and INVALID_ARGUMENT for ranges
  *         that do not exist. The detail names file and bytes.
  * Uses    manifest, part.   Used by daemon, libzeroclient, zeroctl.
  */
