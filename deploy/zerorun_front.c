@@ -26,7 +26,7 @@ struct ending {
     int signal; /* 0: none was asked for */
     bool hurried;
     int64_t asked_ms, deadline_ms;
-    _Atomic int64_t *patience_ms; /* the group's word: daemons save, and may take until then */
+    const struct words *words;
 };
 
 void front_signals(sigset_t *out)
@@ -59,7 +59,7 @@ static void pass_on(pid_t group, int signal, int64_t grace_ms, struct ending *en
         *ending = (struct ending){ .signal = signal,
                                    .asked_ms = now,
                                    .deadline_ms = now + 2 * grace_ms + SLACK_MS,
-                                   .patience_ms = ending->patience_ms };
+                                   .words = ending->words };
     else if (ending->deadline_ms > now + HURRIED_MS)
         ending->deadline_ms = now + HURRIED_MS;
     ending->hurried = !first;
@@ -67,7 +67,7 @@ static void pass_on(pid_t group, int signal, int64_t grace_ms, struct ending *en
 
 static int64_t deadline_of(const struct ending *ending)
 {
-    int64_t patience = atomic_load(ending->patience_ms) + SLACK_MS;
+    int64_t patience = atomic_load(&ending->words->patience_ms) + SLACK_MS;
 
     return ending->hurried || patience < ending->deadline_ms ? ending->deadline_ms : patience;
 }
@@ -115,9 +115,9 @@ int front_run(struct plan *plan)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTTOU, SIG_IGN); /* the group's process writes from the terminal's background */
     pid_t group = -1;
-    plan->patience_ms = mmap(NULL, sizeof *plan->patience_ms, PROT_READ | PROT_WRITE,
-                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (plan->patience_ms != MAP_FAILED && pipe2(lifeline, O_CLOEXEC) == 0 &&
+    plan->words =
+        mmap(NULL, sizeof *plan->words, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (plan->words != MAP_FAILED && pipe2(lifeline, O_CLOEXEC) == 0 &&
         prctl(PR_SET_CHILD_SUBREAPER, 1) == 0)
         group = fork();
     if (group < 0) {
@@ -132,7 +132,7 @@ int front_run(struct plan *plan)
         return group_run(plan, lifeline[0]);
     }
     close(lifeline[0]);
-    struct ending ending = { .patience_ms = plan->patience_ms };
+    struct ending ending = { .words = plan->words };
     int status, code = EXIT_SYSTEM;
     if (!wait_for(group, plan->options->grace_s, &ending, &status)) {
         warnx("%s: its group process %d did not end the group within %.1f s: killing everything",
@@ -144,9 +144,11 @@ int front_run(struct plan *plan)
         warnx("its group process was killed by signal %d (%s): ending the group", WTERMSIG(status),
               strsignal(WTERMSIG(status)));
     }
-    if (atomic_load(plan->patience_ms) != 0)
-        warnx("its daemons were saving the last step, which is lost unless they had done so: see "
+    if (atomic_load(&plan->words->unsaved)) {
+        warnx("the last step was not saved, unless its daemons have just done so: what is there: "
               "zeroctl checkpoint list");
+        code = EXIT_NOT_SAVED;
+    }
     tree_kill(KILL_LIMIT_MS);
     folder_remove(plan->folder);
     return code;

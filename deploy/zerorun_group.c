@@ -123,7 +123,7 @@ static void be_patient(struct group *group)
     if (until > group->deadline_ms)
         group->deadline_ms = until;
     if (until != 0 || daemons_save(&group->daemons) == SAVE_WANTED)
-        atomic_store(group->plan->patience_ms, group->deadline_ms);
+        atomic_store(&group->plan->words->patience_ms, group->deadline_ms);
 }
 
 /* A save that is done, or cannot be, is waited for no more; one that somebody may lose is named. */
@@ -289,6 +289,7 @@ static void turn(struct group *group)
     /* Output before signals, so that a child's last words come before the word of its end. */
     for (uint32_t r = 0; r < group->world; r++)
         handle_rank(group, r, &group->polled[4 + (size_t)r * 5]);
+    atomic_store(&group->plan->words->unsaved, daemons_save(&group->daemons) == SAVE_WANTED);
     flush(group);
     struct signalfd_siginfo info;
     while (read(group->signals, &info, sizeof info) == sizeof info)

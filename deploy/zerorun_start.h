@@ -15,14 +15,20 @@
 #include "deploy/zerorun_holder.h"
 #include "deploy/zerorun_options.h"
 
+/* What the group's process says to the front, in memory that both have. */
+struct words {
+    _Atomic int64_t patience_ms; /* the end may take until then, since daemons save; 0: not said */
+    _Atomic bool unsaved;        /* there is a last step to save, and it is not saved yet */
+};
+
 struct plan {
     const struct options *options;
     const struct folder *folder;
-    const char *zerod;            /* the programs' files */
-    const char *trainer;          /* NULL with --daemons-only */
-    const char *config;           /* absolute, NULL if trainers have their own */
-    uint16_t master_port;         /* 0 until trainers start */
-    _Atomic int64_t *patience_ms; /* for the front: the end may take until then; shared memory */
+    const char *zerod;    /* the programs' files */
+    const char *trainer;  /* NULL with --daemons-only */
+    const char *config;   /* absolute, NULL if trainers have their own */
+    uint16_t master_port; /* 0 until trainers start */
+    struct words *words;
 };
 
 /* With all that is kept for it. */

@@ -53,6 +53,22 @@ def check_slow():
               re.search(r"the last step, \d+, was not saved in", end.log), f"exit {end.code}: {end.log}")
 
 
+def check_group_killed():
+    """The front knows that the last step is lost with the group's process, in a save and before."""
+    for steps, said in ((1000000, "checkpoint"), (3, "saving step 3")):
+        end = Ending({"call": "pwritev", "ms": 500}, trainer=[PROBE, "--layers", LARGE, "--steps", steps, "-q"])
+        if said == "checkpoint":
+            until(lambda: (status(end.group.runtime) or {"ranks": [{"step": 0}]})["ranks"][0].get(
+                "step", 0) > 1, what="a step")
+        else:
+            end.until_said(said)
+        front = end.group.process.pid
+        os.kill(int(pathlib.Path(f"/proc/{front}/task/{front}/children").read_text().split()[0]), signal.SIGKILL)
+        end.end()
+        check(end.code == 76 and not end.good and "the last step was not saved" in end.log,
+              f"{said}: exit {end.code}: {end.log}")
+
+
 def check_errors():
     """A failure is said where it is, and again with the step that is lost; no promise of another try."""
     full = {"call": "pwritev", "at": 2, "kind": 28}
@@ -77,7 +93,8 @@ def check_named():
 
 
 def main():
-    for part in (check_undisturbed, check_stopped, check_slow, check_errors, check_named):
+    for part in (check_undisturbed, check_stopped, check_slow, check_group_killed, check_errors,
+                 check_named):
         begun = time.monotonic()
         part()
         print(f"{part.__name__}: {time.monotonic() - begun:.1f} s", flush=True)
