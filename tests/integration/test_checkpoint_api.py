@@ -112,6 +112,7 @@ def check_same():
     check(all(l["bytes"] <= l["total"] for l in looks) and looks[-1]["total"] == 0, f"{looks}")
     # nobody sees the numbers of the save before: they only grow
     for n in range(10):
+        keeper.expect("OK", "", "leave", 1)
         keeper.expect("OK", "", "begin", 1, idle.folder / "growing" / str(n), 0)
         grown = [keeper.expect("OK", "", "look", 1)["bytes"]]
         while keeper("wait", 1, 1)["code"] == "DEADLINE":
