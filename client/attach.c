@@ -2,6 +2,7 @@
 /* Finding the daemon, and leaving it. */
 #include <errno.h>
 #include <inttypes.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +15,16 @@
 #include "client/client.h"
 
 enum { DEFAULT_DEADLINE_MS = 60000, RETRY_MS = 20 };
+
+uint32_t zero_abi(void)
+{
+    return ZERO_ABI;
+}
+
+const char *zero_version(void)
+{
+    return ZEROD_VERSION;
+}
 
 int64_t client_now_ms(void)
 {
@@ -79,8 +90,9 @@ static zero_status check_path(const char *path, int error)
 
 /* The daemon may not listen yet, or its queue may be full for a moment: a socket that blocks would
  * wait for room for ever if the daemon is stopped. */
-static zero_status connect_until(const struct sockaddr_un *address, int64_t end, int *out)
+static zero_status connect_until(zero_client *client, int64_t end)
 {
+    const struct sockaddr_un *address = &client->address;
     static const struct timespec pause = { .tv_sec = 0, .tv_nsec = RETRY_MS * 1000000L };
 
     for (;;) {
@@ -88,12 +100,14 @@ static zero_status connect_until(const struct sockaddr_un *address, int64_t end,
         if (fd < 0)
             return client_fail(NULL, ZERO_SYSTEM, "attach", "socket: %s", strerror(errno));
         if (connect(fd, (const struct sockaddr *)address, sizeof *address) == 0) {
-            *out = fd;
+            client->socket = fd;
             return zero_success();
         }
         int error = errno;
         close(fd);
         zero_status s = check_path(address->sun_path, error);
+        if (!zero_failed(s))
+            s = client_interrupted(client);
         if (zero_failed(s))
             return s;
         if (client_now_ms() > end)
@@ -131,11 +145,32 @@ zero_status client_send(zero_client *client, enum zero_frame_type type, const vo
                        client->rank);
 }
 
+/* Returns when there is something to read, the time is over, or the caller wants no more. */
+static zero_status wait_for_frame(zero_client *client, int deadline_ms)
+{
+    struct pollfd poll_fd = { .fd = client->socket, .events = POLLIN };
+    int64_t end = client_now_ms() + deadline_ms;
+    zero_status s = zero_success();
+
+    while (!zero_failed(s) && poll(&poll_fd, 1, CLIENT_LOOK_MS) == 0 && client_now_ms() < end)
+        s = client_interrupted(client);
+    return s;
+}
+
 zero_status client_hear(zero_client *client, size_t fds, int deadline_ms, struct zero_frame *out)
 {
     struct zero_detail detail = { "" };
-    zero_status s = zero_frame_receive(client->socket, fds, deadline_ms, out, &detail);
+    int64_t start = client_now_ms();
+    zero_status s = zero_success();
 
+    if (client->interrupted != NULL)
+        s = wait_for_frame(client, deadline_ms);
+    if (zero_failed(s)) {
+        atomic_store(&client->lost, true);
+        return s;
+    }
+    int left = deadline_ms - (int)(client_now_ms() - start);
+    s = zero_frame_receive(client->socket, fds, left > 0 ? left : 0, out, &detail);
     if (zero_failed(s))
         atomic_store(&client->lost, true);
     if (s.code == ZERO_DEADLINE)
@@ -206,7 +241,7 @@ zero_status session_connect(zero_client *client, int64_t end)
         if (client->socket >= 0)
             close(client->socket);
         client->socket = -1;
-        s = connect_until(&client->address, end, &client->socket);
+        s = connect_until(client, end);
         if (zero_failed(s))
             return s;
         int64_t left = end - client_now_ms();
@@ -228,7 +263,7 @@ static zero_status check_options(const struct zero_attach_options *options, zero
 zero_status zero_attach(const struct zero_attach_options *options, zero_client **out,
                         struct zero_detail *out_detail)
 {
-    static const struct zero_attach_options defaults = { NULL, ZERO_TRAINER, 0 };
+    static const struct zero_attach_options defaults = { .role = ZERO_TRAINER };
     struct sockaddr_un address;
     zero_client *client = NULL;
 
@@ -251,6 +286,8 @@ zero_status zero_attach(const struct zero_attach_options *options, zero_client *
     client->socket = -1;
     client->address = address;
     client->role = options->role;
+    client->interrupted = options->interrupted;
+    client->context = options->context;
     client->deadline_ms = limit;
     pthread_mutex_init(&client->renewing, NULL);
     s = session_connect(client, end);

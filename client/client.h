@@ -28,6 +28,8 @@ struct zero_client {
     int socket;
     struct sockaddr_un address; /* of the daemon's socket */
     enum zero_role role;
+    bool (*interrupted)(void *context); /* NULL: waits are not */
+    void *context;
     uint32_t rank, world;
     struct zero_client_info info;
     uint32_t deadline_ms; /* of every wait, as the daemon's config says */
@@ -49,6 +51,8 @@ struct zero_client {
     uint32_t version_session; /* in which the open version was opened */
     pthread_mutex_t renewing;
     atomic_bool step_asked; /* a step was asked for and its outcome is not known yet */
+    bool step_left;         /* and the wait for step_op was given up */
+    zero_op step_op;
     struct waiting {
         enum zero_ring_call call;
         uint32_t layer, generation, session;
@@ -65,6 +69,10 @@ enum { CLIENT_MAX_DEADLINE_MS = 24 * 3600 * 1000 };
 /* Keeps the text for zero_error_text, and returns the status. */
 __attribute__((format(printf, 4, 5))) zero_status
 client_fail(const zero_client *client, zero_code code, const char *doing, const char *format, ...);
+
+/* INTERRUPTED when the caller does not want to wait longer. */
+zero_status client_interrupted(const zero_client *client);
+enum { CLIENT_LOOK_MS = 50 }; /* how often a wait asks */
 
 /* INVALID_ARGUMENT when a pointer that a call cannot do without is NULL. */
 zero_status client_need(const zero_client *client, const void *pointer, const char *name);

@@ -22,6 +22,13 @@ zero_status client_fail(const zero_client *client, zero_code code, const char *d
     return (zero_status){ code, doing };
 }
 
+zero_status client_interrupted(const zero_client *client)
+{
+    if (client->interrupted == NULL || !client->interrupted(client->context))
+        return zero_success();
+    return client_fail(client, ZERO_INTERRUPTED, "wait", "the wait was interrupted");
+}
+
 zero_status client_need(const zero_client *client, const void *pointer, const char *name)
 {
     if (pointer != NULL)

@@ -299,8 +299,8 @@ zero_status model_check_layer(const zero_client *client, uint32_t layer)
     return zero_success();
 }
 
-zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_t tensor,
-                              uint64_t *out_offset, uint64_t *out_count)
+static zero_status find_tensor(const zero_client *client, uint32_t layer, uint32_t tensor,
+                               const struct zero_tensor **out)
 {
     zero_status s = model_check_layer(client, layer);
     if (zero_failed(s))
@@ -309,14 +309,52 @@ zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_
     if (tensor >= l->tensor_count)
         return client_fail(client, ZERO_INVALID_ARGUMENT, "find tensor",
                            "tensor %u: layer %s has %u", tensor, l->name, l->tensor_count);
-    s = client_need(client, out_offset, "out_offset");
+    *out = &client->layout->tensors[l->first_tensor + tensor];
+    return s;
+}
+
+zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_t tensor,
+                              uint64_t *out_offset, uint64_t *out_count)
+{
+    const struct zero_tensor *t = NULL;
+    zero_status s = find_tensor(client, layer, tensor, &t);
+
+    if (!zero_failed(s))
+        s = client_need(client, out_offset, "out_offset");
     if (!zero_failed(s))
         s = client_need(client, out_count, "out_count");
-    if (zero_failed(s))
+    if (zero_failed(s) || t == NULL)
         return s;
-    const struct zero_tensor *t = &client->layout->tensors[l->first_tensor + tensor];
     *out_offset = t->offset;
     *out_count = t->count;
+    return s;
+}
+
+zero_status zero_tensor_describe(const zero_client *client, uint32_t layer, uint32_t tensor,
+                                 struct zero_tensor_info *out)
+{
+    const struct zero_tensor *t = NULL;
+    zero_status s = find_tensor(client, layer, tensor, &t);
+
+    if (!zero_failed(s))
+        s = client_need(client, out, "out");
+    if (zero_failed(s) || t == NULL)
+        return s;
+    *out = (struct zero_tensor_info){ t->name, t->shape, t->dims, t->offset, t->count };
+    return s;
+}
+
+zero_status zero_layer_describe(const zero_client *client, uint32_t layer,
+                                struct zero_layer_info *out)
+{
+    zero_status s = model_check_layer(client, layer);
+
+    if (!zero_failed(s))
+        s = client_need(client, out, "out");
+    if (zero_failed(s))
+        return s;
+    const struct zero_layer *l = &client->layout->layers[layer];
+    *out = (struct zero_layer_info){ l->name, l->tensor_count, l->flat };
     return s;
 }
 

@@ -14,7 +14,6 @@
 
 enum {
     SPINS = 300,     /* looks at the answer before sleeping: about 10 us */
-    LOOK_MS = 50,    /* how often a sleeper looks whether the daemon still lives */
     GRACE_MS = 5000, /* beyond the daemon's own deadline */
     STATE_BITS = 3,
     GENERATION_STEP = 4,
@@ -114,6 +113,9 @@ static zero_status push(zero_client *client, const struct call *call, uint32_t s
         if (client_now_ms() > end)
             return silent(client);
         sched_yield();
+        zero_status s = client_interrupted(client);
+        if (zero_failed(s))
+            return s;
     }
 }
 
@@ -190,7 +192,7 @@ zero_status ring_begin(zero_client *client, const struct call *call, zero_op *ou
 /* Sleeps until the state changes, or it is time to look around. */
 static void sleep_on(struct zero_ring_slot *slot, uint32_t state)
 {
-    static const struct timespec most = { .tv_sec = 0, .tv_nsec = LOOK_MS * 1000000L };
+    static const struct timespec most = { .tv_sec = 0, .tv_nsec = CLIENT_LOOK_MS * 1000000L };
 
     if ((state & STATE_BITS) == ZERO_SLOT_PENDING) {
         uint32_t sleeping = (state & ~(uint32_t)STATE_BITS) | ZERO_SLOT_SLEEPING;
@@ -235,6 +237,9 @@ static zero_status wait_done(zero_client *client, struct zero_ring_slot *slot, u
             continue;
         if (!same_session(client, session))
             return (zero_status){ ZERO_DAEMON_LOST, "wait" };
+        zero_status s = client_interrupted(client);
+        if (zero_failed(s))
+            return s;
         if (client_now_ms() > end)
             return client_fail(client, ZERO_DAEMON_SILENT, "wait",
                                "the daemon of rank %u gave no answer for %u ms: is it stopped?",

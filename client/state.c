@@ -155,8 +155,8 @@ zero_status zero_read_wait(zero_client *client, zero_op op, float *to, uint64_t 
     s = ring_wait(client, op, ZERO_CALL_READ, NULL);
     while (s.code == ZERO_STEP_ABORTED && about.call == ZERO_CALL_READ) /* the daemon died: again */
         s = read_again(client, &about);
-    if (s.code != ZERO_DAEMON_SILENT && about.call == ZERO_CALL_READ &&
-        about.offset >= place_offset(0))
+    if (s.code != ZERO_DAEMON_SILENT && s.code != ZERO_INTERRUPTED &&
+        about.call == ZERO_CALL_READ && about.offset >= place_offset(0))
         client->read_places &=
             ~(UINT64_C(1) << (about.offset - place_offset(0)) / (PLACE_FLOATS * sizeof(float)));
     if (zero_failed(s))

@@ -229,6 +229,10 @@ zero_status zero_step_begin(zero_client *client, const struct zero_step_args *ar
         s = ring_check_attempt(client);
         if (!zero_failed(s))
             s = put_arguments(client, args);
+    } else if (client->step_left) { /* and its answer comes to the op of before */
+        client->step_left = false;
+        *out = client->step_op;
+        return s;
     }
     return zero_failed(s) ? s : ring_begin(client, &call, out);
 }
@@ -264,10 +268,12 @@ zero_status zero_step_wait(zero_client *client, zero_op op, struct zero_step_res
     s = ring_wait(client, op, ZERO_CALL_STEP, NULL);
     if (s.code == ZERO_INVALID_ARGUMENT) /* not a step's op: nothing is known about the step */
         return s;
-    bool asked =
-        s.code == ZERO_DEADLINE || s.code == ZERO_STEP_PENDING || s.code == ZERO_DAEMON_SILENT;
+    bool left = s.code == ZERO_DAEMON_SILENT || s.code == ZERO_INTERRUPTED;
 
-    atomic_store(&client->step_asked, asked);
+    client->step_left = left;
+    client->step_op = op;
+    atomic_store(&client->step_asked,
+                 left || s.code == ZERO_DEADLINE || s.code == ZERO_STEP_PENDING);
     /* A step that outlived its wait, or its daemon, may have been made. Then the daemon does not
      * know the attempt any more, but it has left the result. */
     if (s.code == ZERO_STEP_ABORTED && client->ring->step.step > client->info.step)

@@ -54,6 +54,13 @@ extern "C" {
 
 typedef struct zero_client zero_client;
 
+/* Goes up when a struct or a call of the installed headers changes so that a program built with the
+ * old ones would be wrong. Programs that bind at run time compare zero_abi with what they know. */
+enum { ZERO_ABI = 1 };
+ZERO_API uint32_t zero_abi(void);
+/* Of the library, "0.1.0". */
+ZERO_API const char *zero_version(void);
+
 enum {
     ZERO_MAX_BLOB = 65536,    /* bytes of a rank's blob */
     ZERO_MAX_SCALARS = 8,     /* named scalars a step */
@@ -74,6 +81,11 @@ struct zero_attach_options {
     const char *socket;   /* path; NULL: the environment variable ZERO_SOCKET */
     enum zero_role role;  /* default ZERO_TRAINER; an observer reads versions only, see below */
     uint32_t deadline_ms; /* until the daemon is there and its last trainer is gone; 0: 60000 */
+    /* NULL, or called every 50 ms by each thread that waits in a call on this client. True: the
+     * call returns INTERRUPTED. After zero_step call it again to wait on; after anything else only
+     * zero_detach is left. It must not call the library. */
+    bool (*interrupted)(void *context);
+    void *context;
 };
 
 /* Connects. options may be NULL. On failure *out is untouched and *out_detail (or NULL) explains.
@@ -120,6 +132,24 @@ struct zero_client_info {
 
 /* Borrowed; up to date after attach, register and every step. */
 ZERO_API const struct zero_client_info *zero_client_info(const zero_client *client);
+
+/* What a layer and a tensor are, however the model came here; names and shapes are borrowed and
+ * live as long as the client. */
+struct zero_layer_info {
+    const char *name;
+    uint32_t tensor_count;
+    uint64_t elements; /* of its window: tensors and what lies between them */
+};
+struct zero_tensor_info {
+    const char *name;
+    const uint64_t *shape; /* dims sizes */
+    uint32_t dims;
+    uint64_t offset, count; /* where it stands in the layer's windows, in elements */
+};
+ZERO_API zero_status zero_layer_describe(const zero_client *client, uint32_t layer,
+                                         struct zero_layer_info *out);
+ZERO_API zero_status zero_tensor_describe(const zero_client *client, uint32_t layer,
+                                          uint32_t tensor, struct zero_tensor_info *out);
 
 /* Where tensor `tensor` of layer `layer` stands in the layer's windows, in elements. */
 ZERO_API zero_status zero_tensor_place(const zero_client *client, uint32_t layer, uint32_t tensor,

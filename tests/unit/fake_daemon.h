@@ -36,11 +36,14 @@ enum {
 };
 
 struct fake {
+    bool (*interrupted)(void *context); /* of the client's waits */
+    void *context;                      /* an atomic_int of looks */
     /* what it says; fake_init gives an honest daemon of rank 0 of 1 at stage 0 */
     Zero__V1__Welcome welcome;
     Zero__V1__Registered registered;
     zero_code refuse;  /* instead of WELCOME */
     bool mute;         /* accepts and says nothing until the client goes */
+    bool mute_later;   /* the same, after it has greeted */
     int fds[FAKE_FDS]; /* sent with REGISTERED */
     size_t fd_count;
     void (*model)(struct fake *fake); /* what it sends before REGISTERED */
@@ -195,6 +198,8 @@ static inline void fake_talk(struct fake *fake)
             continue;
         if (type == ZERO_FRAME_HELLO)
             fake_greet(fake);
+        else if (fake->mute_later)
+            continue;
         else if (type == ZERO_FRAME_REGISTER_END && !fake_answer_register(fake))
             return;
         else if (fake->save != NULL && type != ZERO_FRAME_REGISTER_END && !fake->save(fake, type))
@@ -245,10 +250,22 @@ static inline void fake_close(struct fake *fake)
     rmdir(fake->folder);
 }
 
+/* Says at the second look that the caller wants no more. */
+static inline bool fake_second_look(void *context)
+{
+    return atomic_fetch_add((atomic_int *)context, 1) == 1;
+}
+
 static inline zero_status fake_attach(const struct fake *fake, enum zero_role role,
                                       zero_client **out, struct zero_detail *out_detail)
 {
-    const struct zero_attach_options options = { fake->path, role, 20000 };
+    const struct zero_attach_options options = {
+        .socket = fake->path,
+        .role = role,
+        .deadline_ms = 20000,
+        .interrupted = fake->interrupted,
+        .context = fake->context,
+    };
 
     return zero_attach(&options, out, out_detail);
 }

@@ -36,7 +36,7 @@ static void sockets_that_are_none(void)
     unsetenv("ZERO_SOCKET");
 
     fake_init(&fake);
-    struct zero_attach_options options = { fake.path, ZERO_TRAINER, 30 };
+    struct zero_attach_options options = { .socket = fake.path, .deadline_ms = 30 };
     refused(&options, ZERO_DEADLINE, fake.path);
     options.role = (enum zero_role)7;
     refused(&options, ZERO_INVALID_ARGUMENT, "role 7");
@@ -53,7 +53,7 @@ static void paths_that_stay_wrong(void)
     char path[sizeof fake.path + 8];
 
     fake_init(&fake);
-    struct zero_attach_options options = { fake.folder, ZERO_TRAINER, 0 };
+    struct zero_attach_options options = { .socket = fake.folder };
     refused(&options, ZERO_INVALID_ARGUMENT, "is a folder, not a daemon's socket: name the rank-R");
     options.socket = "/proc/version";
     refused(&options, ZERO_INVALID_ARGUMENT, "/proc/version is a file, not a daemon's socket");
@@ -83,7 +83,7 @@ static void daemons_that_do_not_accept(void)
     struct sockaddr_un address = { .sun_family = AF_UNIX };
 
     fake_init(&fake);
-    struct zero_attach_options options = { fake.path, ZERO_TRAINER, 60 };
+    struct zero_attach_options options = { .socket = fake.path, .deadline_ms = 60 };
     fake_listen(&fake, 0);
     memcpy(address.sun_path, fake.path, strlen(fake.path) + 1);
     do
@@ -131,7 +131,8 @@ static void welcome_refused(void (*change)(struct fake *fake), zero_code code, c
     fake_init(&fake);
     change(&fake);
     fake_start(&fake);
-    struct zero_attach_options options = { fake.path, ZERO_TRAINER, fake.mute ? 50 : 20000 };
+    struct zero_attach_options options = { .socket = fake.path,
+                                           .deadline_ms = fake.mute ? 50 : 20000 };
     refused(&options, code, wanted);
     fake_join(&fake);
     fake_close(&fake);
@@ -432,6 +433,49 @@ static void find_mapping(const void *address, const char *key, char *out, size_t
         fclose(file);
 }
 
+static void check_descriptions(const zero_client *client)
+{
+    struct zero_layer_info layer;
+    struct zero_tensor_info tensor;
+
+    CHECK(!zero_failed(zero_layer_describe(client, 0, &layer)));
+    CHECK(layer.tensor_count == 1 && layer.elements == BIG_FLAT && strcmp(layer.name, "l0") == 0);
+    CHECK(!zero_failed(zero_tensor_describe(client, 0, 0, &tensor)));
+    CHECK(strcmp(tensor.name, "l0") == 0 && tensor.dims == 1 && tensor.shape[0] == BIG);
+    CHECK(tensor.offset == 0 && tensor.count == BIG);
+    CHECK(zero_layer_describe(client, LAYERS, &layer).code == ZERO_INVALID_ARGUMENT);
+    CHECK(zero_tensor_describe(client, 0, 1, &tensor).code == ZERO_INVALID_ARGUMENT);
+    CHECK(zero_layer_describe(client, 0, NULL).code == ZERO_INVALID_ARGUMENT);
+    CHECK(zero_tensor_describe(client, 0, 0, NULL).code == ZERO_INVALID_ARGUMENT);
+}
+
+/* A wait that nothing ends but the caller's wish: who greets nobody, and who registers nobody. */
+static void waits_of_a_session_can_be_interrupted(void)
+{
+    struct fake fake;
+    zero_client *client = NULL;
+    struct zero_detail detail = { "" };
+
+    for (int at = 0; at < 2; at++) {
+        atomic_int looks = 0;
+        fake_init(&fake);
+        fake.interrupted = fake_second_look;
+        fake.context = &looks;
+        fake.mute = at == 0;
+        fake.mute_later = at == 1;
+        fake_start(&fake);
+        zero_status s = fake_attach(&fake, ZERO_TRAINER, &client, &detail);
+        CHECK(s.code == (at == 0 ? ZERO_INTERRUPTED : ZERO_OK));
+        if (!zero_failed(s))
+            CHECK(fake_register(client).code == ZERO_INTERRUPTED);
+        CHECK(looks == 2);
+        zero_detach(client);
+        client = NULL;
+        fake_join(&fake);
+        fake_close(&fake);
+    }
+}
+
 static void parameters_are_read_only_and_not_for_children(void)
 {
     struct fake fake;
@@ -449,6 +493,7 @@ static void parameters_are_read_only_and_not_for_children(void)
     CHECK(zero_client_info(client)->layer_count == LAYERS && zero_client_info(client)->step == 3);
     CHECK(!zero_failed(zero_tensor_place(client, 5, 0, &offset, &count)));
     CHECK(offset == 0 && count == 1);
+    check_descriptions(client);
     CHECK(zero_tensor_place(client, 5, 1, &offset, &count).code == ZERO_INVALID_ARGUMENT);
     CHECK(!zero_failed(zero_gather(client, 5, &weights)));
     CHECK(((const float *)weights)[0] >= 42 && ((const float *)weights)[0] <= 42);
@@ -657,6 +702,7 @@ int main(void)
     parameters_are_read_only_and_not_for_children();
     shards_stand_side_by_side();
     observers_read_versions_only();
+    waits_of_a_session_can_be_interrupted();
     a_thousand_sessions_leave_nothing();
     return check_done();
 }

@@ -631,6 +631,40 @@ static void begun_reads_have_their_own_places(zero_client *client, const float *
     }
 }
 
+/* Sleeps until the answer was given up, then answers to the op of before. */
+static void step_once_left(struct fake *fake)
+{
+    struct zero_ring_entry entry, second;
+
+    while (!await_entry(fake, &entry))
+        ;
+    while (atomic_load((atomic_int *)fake->context) < 2)
+        sched_yield();
+    CHECK(!take_entry(fake, &second));
+    put_result(fake, 4);
+    answer(fake, entry.slot, ZERO_OK, 0);
+}
+
+/* A step whose wait was given up is waited for again, and is not asked for twice. */
+static void an_interrupted_step_goes_on(void)
+{
+    struct fake fake;
+    struct zero_step_result result = { 0 };
+    atomic_int looks;
+
+    atomic_init(&looks, 0);
+    fake_init(&fake);
+    fake.serve = step_once_left;
+    fake.interrupted = fake_second_look;
+    fake.context = &looks;
+    zero_client *client = start(&fake);
+    CHECK(zero_step(client, NULL, &result).code == ZERO_INTERRUPTED);
+    CHECK_CONTAINS(zero_error_text(client), "interrupted");
+    CHECK(zero_submit(client, 1).code == ZERO_STEP_PENDING);
+    CHECK(!zero_failed(zero_step(client, NULL, &result)) && result.step == 4);
+    finish(&fake, client);
+}
+
 static void values_go_in_and_come_back(void)
 {
     struct fake fake;
@@ -656,6 +690,11 @@ static void values_go_in_and_come_back(void)
     free(got);
 }
 
+static void serve_nothing(struct fake *fake)
+{
+    (void)fake;
+}
+
 /* Who was told that the model has its values gives none; who was not may give them late. */
 static void values_are_given_once(void)
 {
@@ -664,6 +703,7 @@ static void values_are_given_once(void)
     struct fake fake;
 
     fake_init(&fake);
+    fake.serve = serve_nothing;
     zero_client *client = start(&fake);
     CHECK(zero_client_info(client)->filled);
     CHECK(zero_fill_from(client, ZERO_FILL_EVERY_RANK).code == ZERO_INVALID_STATE);
@@ -686,6 +726,7 @@ int main(void)
     a_stopped_daemon_is_named();
     an_aborted_attempt_is_told_once();
     a_step_that_outlived_its_wait_is_not_lost();
+    an_interrupted_step_goes_on();
     values_go_in_and_come_back();
     values_are_given_once();
     return check_done();

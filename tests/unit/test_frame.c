@@ -303,8 +303,8 @@ static void lengths_of_strings_are_capped(void)
     add_tensor(&b, name, 256, 0);
     refuses(&b, "tensor");
     b = begin(10);
-    add(&b, "\x08\x0b", 2); /* 11 is no code */
-    refuses(&b, "code 11");
+    add(&b, "\x08\x0c", 2); /* 12 is no code */
+    refuses(&b, "code 12");
 }
 
 /* ---- fds ---- */
