@@ -14,7 +14,7 @@ from harness import BUILD, GPT, LIMIT, SOURCE, ZEROCTL, Group, check, done, stat
 
 BOOK = SOURCE / "tests" / "data" / "devils-dictionary.txt"
 ZEROD = BUILD / "daemon" / "zerod"
-STEPS = 600
+STEPS = 1000
 
 
 def final_hash(group):
