@@ -91,7 +91,8 @@ class Zerorun(ZerorunCase):
         code, out, _ = self.run_zerorun("-n", "1", "--no-prefix", "--", "cat", self.path("text"))
         self.assertEqual((code, out.count("x"), out.splitlines()[-1]), (0, 150000, "end"))
 
-    def read_terminal(self, *arguments):
+    def read_terminal(self, *arguments, on_sight=()):
+        """on_sight: pairs (text, path); each path is made once its text is on the terminal."""
         master, slave = pty.openpty()
         process = self.start(*arguments, stdout=slave, stderr=slave)
         os.close(slave)
@@ -104,6 +105,9 @@ class Zerorun(ZerorunCase):
             if not piece:
                 break
             seen += piece
+            for text, path in on_sight:
+                if text in seen:
+                    open(path, "w").close()
         os.close(master)
         self.assertEqual(process.wait(timeout=LIMIT), 0)
         self.assert_nothing_left()
@@ -121,11 +125,12 @@ class Zerorun(ZerorunCase):
         self.assertIn("[trainer 0] step 1\r[trainer 0] step 2\r\n", seen)
 
     def test_progress_line_gives_way_to_other_lines(self):
-        script = ("if [ $RANK = 0 ]; then printf 'step 1\\r'; : >%s; "
-                  "while [ ! -e %s ]; do sleep 0.01; done; printf 'step 2\\n'; "
-                  "else while [ ! -e %s ]; do sleep 0.01; done; echo other; : >%s; fi" %
-                  (self.path("a"), self.path("b"), self.path("a"), self.path("b")))
-        seen = self.read_terminal("-n", "2", "--", "sh", "-c", script)
+        shown, other = self.path("shown"), self.path("other")
+        script = ("await() { while [ ! -e $1 ]; do sleep 0.01; done; }; if [ $RANK = 0 ]; then "
+                  "printf 'step 1\\r'; await %s; printf 'step 2\\n'; "
+                  "else await %s; echo other; fi" % (other, shown))
+        seen = self.read_terminal("-n", "2", "--", "sh", "-c", script,
+                                  on_sight=((b"step 1", shown), (b"other", other)))
         self.assertRegex(seen, r"step 1\r\r\x1b\[K\x1b\[33m\[trainer 1\]\x1b\[0m other\r\n")
 
     # ---- exit codes -------------------------------------------------------------------------
