@@ -8,8 +8,8 @@ import ctypes
 import ctypes.util
 import os
 import pathlib
-from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_float,
-                    c_int, c_size_t, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int,
+                    c_size_t, c_uint32, c_uint64, c_void_p)
 
 ABI = 1
 SONAME = "libzeroclient.so.0"

@@ -254,6 +254,14 @@ class _Attached:
         self._call("zero_gather", layer, out)
         return self._view(layer, out.value, self.info.param_dtype).toreadonly()
 
+    def gather_array(self, layer: int) -> Any:
+        """gather, as the writable-looking ctypes array that torch.frombuffer takes: writing to it
+        kills the process."""
+        out = ctypes.c_void_p()
+        self._call("zero_gather", layer, out)
+        size = self.layers[layer].elements * _BYTES[self.info.param_dtype]
+        return _exporter(self._session, out.value or 0, size)
+
     def read(self, state: str, layer: int, tensor: int, offset: int = 0,
              count: Optional[int] = None) -> memoryview:
         """count elements of a tensor's state (STATES) as fp32, of the last committed step."""
@@ -324,6 +332,11 @@ class Client(_Attached):
         out = ctypes.c_void_p()
         self._call("zero_window", layer, out)
         return self._view(layer, out.value, self.info.grad_dtype)
+
+    def window_array(self, layer: int, address: int) -> Any:
+        """The window at an address that zero_window gave, as a ctypes array."""
+        size = self.layers[layer].elements * _BYTES[self.info.grad_dtype]
+        return _exporter(self._session, address, size)
 
     def submit(self, layer: int) -> None:
         """Hands the window over: do not touch it again."""
