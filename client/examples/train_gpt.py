@@ -142,7 +142,8 @@ class Report:
         self.first, self.last = engine.global_steps, options.steps
         self.tokens = engine.info.train_batch * options.seq
         self.begun = self.before = time.monotonic()
-        self.log = open(options.log, "a" if self.first else "w", buffering=1) if options.log else None
+        mode = "a" if self.first else "w"
+        self.log = open(options.log, mode, buffering=1) if options.log else None
 
     def step(self, result, loss_scale):
         now = time.monotonic()
@@ -253,7 +254,7 @@ def parse():
                                 ("width", 64, "width of the model"), ("layers", 2, "blocks"),
                                 ("heads", 4, "attention heads; must divide the width"),
                                 ("seed", 42, "of initial weights and samples"),
-                                ("eval", 0, "in the end, the mean loss of so many batches held out"),
+                                ("eval", 0, "in the end, the mean loss of N batches held out"),
                                 ("sample", 0, "in the end, write so many bytes from the model")):
         add(f"--{name}", type=int, default=default, metavar="N", help=f"{what} (default {default})")
     add("--log", metavar="FILE", help="rank 0 writes a JSON object a step to it")

@@ -10,6 +10,7 @@ import os
 import pathlib
 from ctypes import (CFUNCTYPE, POINTER, Structure, c_bool, c_char, c_char_p, c_double, c_int,
                     c_size_t, c_uint32, c_uint64, c_void_p)
+from typing import List
 
 ABI = 1
 SONAME = "libzeroclient.so.0"
@@ -115,7 +116,7 @@ _PROTOTYPES = {
 }
 
 
-def _places():
+def _places() -> List[str]:
     named = os.environ.get("ZEROCLIENT_LIBRARY")
     if named:
         return [named]

@@ -35,7 +35,7 @@ DTYPES = ("fp32", "bf16", "fp16")
 OUTCOMES = ("applied", "overflow", "nonfinite")
 STATES = ("master", "moment1", "moment2", "max_moment2", "param")
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
-_FORMAT = {"fp32": "f", "bf16": "H", "fp16": "H"}
+_FORMAT: Dict[str, Any] = {"fp32": "f", "bf16": "H", "fp16": "H"}
 
 library = _lib.load()
 
@@ -173,7 +173,7 @@ _kinds: Dict[int, type] = {}
 
 def _exporter(session: _Session, address: int, size: int) -> Any:
     """A ctypes array over memory of the session, which it keeps."""
-    kind = _kinds.get(size)
+    kind: Any = _kinds.get(size)
     if kind is None:
         kind = type("Window", (ctypes.Array,), {"_type_": ctypes.c_ubyte, "_length_": size})
         _kinds[size] = kind
@@ -243,9 +243,10 @@ class _Attached:
             out.append(Layer(layer.name.decode(), tuple(tensors), layer.elements))
         return tuple(out)
 
-    def _view(self, layer: int, address: int, dtype: str) -> memoryview:
+    def _view(self, layer: int, address: Optional[int], dtype: str) -> memoryview:
         size = self.layers[layer].elements * _BYTES[dtype]
-        return memoryview(_exporter(self._session, address, size)).cast("B").cast(_FORMAT[dtype])
+        whole = memoryview(_exporter(self._session, address or 0, size)).cast("B")
+        return whole.cast(_FORMAT[dtype])
 
     def gather(self, layer: int) -> memoryview:
         """The layer's flat vector in the parameter dtype, read-only; a trainer's is stable until
@@ -263,7 +264,7 @@ class _Attached:
         return _exporter(self._session, out.value or 0, size)
 
     def read(self, state: str, layer: int, tensor: int, offset: int = 0,
-             count: Optional[int] = None) -> memoryview:
+             count: Optional[int] = None) -> "memoryview[float]":
         """count elements of a tensor's state (STATES) as fp32, of the last committed step."""
         if state not in STATES:
             raise errors.InvalidArgument(f"state {state!r} is none of {', '.join(STATES)}", "read")
@@ -348,7 +349,8 @@ class Client(_Attached):
         back from blob() when a trainer attaches; scalars: at most 8, the same names on every
         rank. StepAborted: repeat the step. DeadlinePassed, Interrupted: call it again."""
         args = _lib.StepArgs(math.nan if lr is None else lr)
-        names = list(scalars or ())
+        given = dict(scalars or {})
+        names = list(given)
         if len(names) > _lib.MAX_SCALARS:
             raise errors.TooLarge(f"{len(names)} scalars, at most {_lib.MAX_SCALARS}", "step")
         values = (_lib.Scalar * max(len(names), 1))()
@@ -356,7 +358,7 @@ class Client(_Attached):
             if len(name.encode()) > _lib.MAX_SCALAR_NAME:
                 raise errors.InvalidArgument(f"the name of scalar {name!r} has over "
                                              f"{_lib.MAX_SCALAR_NAME} bytes", "step")
-            values[place].name, values[place].value = name.encode(), scalars[name]
+            values[place].name, values[place].value = name.encode(), given[name]
         args.scalars, args.scalar_count = values, len(names)
         if blob is not None:
             keep = ctypes.create_string_buffer(blob, max(len(blob), 1))

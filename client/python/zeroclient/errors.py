@@ -4,6 +4,7 @@
 The scope says what must be made anew before a retry can help: RequestError the call alone,
 SessionError the client, GroupError the membership, NodeError this process.
 """
+from typing import Dict, Type
 
 
 class ZeroError(Exception):
@@ -163,8 +164,8 @@ class Corrupt(NodeError):
     code, name = 53, "CORRUPT"
 
 
-def _classes(above: type) -> dict:
-    out = {}
+def _classes(above: Type["ZeroError"]) -> Dict[int, Type["ZeroError"]]:
+    out: Dict[int, Type[ZeroError]] = {}
     for each in above.__subclasses__():
         if "code" in vars(each):
             out[each.code] = each

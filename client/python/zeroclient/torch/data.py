@@ -77,7 +77,7 @@ class ResumableLoader:
             self._begun = state.random_state()
             for sampler in (getattr(self.loader, "sampler", None),
                             getattr(self.loader, "batch_sampler", None)):
-                if hasattr(sampler, "set_epoch"):
+                if sampler is not None and hasattr(sampler, "set_epoch"):
                     sampler.set_epoch(self.epoch)
             batches = _entered_at(self.loader, self.batch if resume is not None else 0)
         if self._random is not None:

@@ -172,7 +172,8 @@ class Engine(nn.Module):
         self._gradients.flush()
         self._backwards = 0
         if self._weights.aborted is not None:
-            return self._abort(self._weights.aborted)
+            self._abort(self._weights.aborted)
+            return None
         if not self.is_gradient_accumulation_boundary():
             self.micro_steps += 1
             return None
@@ -181,7 +182,8 @@ class Engine(nn.Module):
         try:
             result = self._client_step(blob, scalars)
         except errors.StepAborted as error:
-            return self._abort(error)
+            self._abort(error)
+            return None
         self.micro_steps += 1
         self._blob = blob
         self._ended(result)
@@ -309,7 +311,7 @@ class Engine(nn.Module):
 
     # ---- the weights ----
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> Dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> Dict[str, Any]:  # type: ignore[override]
         """The module's, names without a prefix. Its tensors view the weights, at any stage: nothing
         is copied, nothing can be written, and the next step changes them; clone what must stay."""
         return self.module.state_dict(*args, **kwargs)

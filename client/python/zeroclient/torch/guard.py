@@ -95,7 +95,7 @@ def _set_data(self: torch.Tensor, value: torch.Tensor) -> None:
         raise WeightsAreReadOnly("data")
 
 
-_SET_DATA = torch.Tensor.data.__set__
+_SET_DATA = torch.Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def _guard(out: Any) -> Any:
@@ -139,7 +139,7 @@ class ReadOnlyTensor(torch.Tensor):
 
     __torch_function__ = classmethod(_torch_function)
 
-    def __reduce_ex__(self, protocol: int) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         return _plain(self).__reduce_ex__(protocol)
 
     def __deepcopy__(self, memo: Dict) -> torch.Tensor:
@@ -153,7 +153,7 @@ class ReadOnlyParameter(torch.nn.Parameter):
 
     __torch_function__ = classmethod(_torch_function)
 
-    def __reduce_ex__(self, protocol: int) -> Any:
+    def __reduce_ex__(self, protocol: Any) -> Any:
         with torch._C.DisableTorchFunctionSubclass():
             return torch.nn.Parameter(_plain(self), self.requires_grad).__reduce_ex__(protocol)
 

@@ -51,7 +51,7 @@ class ZeroOptimizer(torch.optim.Optimizer):
         self.optimizer = base
         if base is not None:
             self.param_groups = base.param_groups
-            base.step = _no_step  # type: ignore[method-assign]
+            base.step = _no_step  # type: ignore[method-assign, assignment]
             base._opt_called = True  # type: ignore[attr-defined]
         self.step = _no_step  # type: ignore[method-assign, assignment]
         self._opt_called = True
