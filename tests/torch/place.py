@@ -7,7 +7,8 @@ import os
 import pathlib
 import sys
 
-SOURCE = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+SOURCE = HERE.parents[1]
 BUILD = pathlib.Path(os.environ.get("ZERO_BUILD", SOURCE / "build" / "test")).resolve()
 PACKAGE = SOURCE / "client" / "python"
 
