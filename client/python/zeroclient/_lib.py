@@ -120,8 +120,13 @@ def _places() -> List[str]:
     named = os.environ.get("ZEROCLIENT_LIBRARY")
     if named:
         return [named]
-    beside = pathlib.Path(__file__).resolve().parent / SONAME
-    return ([str(beside)] if beside.exists() else []) + [SONAME, "/usr/local/lib/" + SONAME]
+    here = pathlib.Path(__file__).resolve().parent
+    # In the package, as wheels have it; in lib when the package is lib/zerod/python/zeroclient.
+    # One that is there and cannot be loaded is an error: another may be of another version.
+    for folder in (here, here.parent.parent.parent):
+        if (folder / SONAME).exists():
+            return [str(folder / SONAME)]
+    return [SONAME, "/usr/local/lib/" + SONAME]
 
 
 def load() -> ctypes.CDLL:
