@@ -27,6 +27,7 @@ from torch import nn
 
 from .. import _lib, errors
 from ..client import Client, StepResult, config_text
+from ..discover import check_world
 from . import guard, state
 from .data import ResumableLoader
 from .gradients import Gradients
@@ -398,6 +399,7 @@ def initialize(model: nn.Module, config: Any = None, *, optimizer: Any = None,
     plan = plan_layers(model, lambda parameter: parameter in chosen.group_of, wrap)
     client = Client(socket, deadline=deadline)
     try:
+        check_world(client.info.world)
         client.register(_specs(plan, chosen), settings)
         if callable(lr_scheduler) and not hasattr(lr_scheduler, "step"):
             lr_scheduler = lr_scheduler(chosen.facade)
