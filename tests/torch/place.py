@@ -19,3 +19,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # Nothing is fetched: models of transformers are made of their configs.
 os.environ["HF_HUB_OFFLINE"] = "1"
 sys.path[:0] = [str(PACKAGE), str(SOURCE / "tests" / "integration")]
+
+
+def check_build():
+    """Says it at once if the build is not there."""
+    if not (BUILD / "deploy" / "zerorun").exists():
+        sys.exit(f"{BUILD} has no zerorun: build it, and name its folder by ZERO_BUILD")
