@@ -24,6 +24,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional
 
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from .. import _lib, errors
 from ..client import Client, StepResult, config_text
@@ -239,13 +240,24 @@ class Engine(nn.Module):
     # ---- the state of the trainer ----
 
     def loader(self, loader: Any, name: Optional[str] = None) -> ResumableLoader:
-        """The loader, with its position in every step. Name them if there are several."""
+        """The loader of micro-batches, with its position in every step. Name them if there are
+        several. InvalidArgument: its batches are not the config's micro-batches."""
+        self._check_batch(loader)
         out = ResumableLoader(loader, name or f"loader{len(self._loaders)}")
         self._loaders[out.name] = out
         found = self._restored.get("loaders", {}).get(out.name)
         if found is not None:
             out.load_state_dict(found, self._restored["random"])
         return out
+
+    def _check_batch(self, loader: Any) -> None:
+        info, size = self.info, getattr(loader, "batch_size", None)
+        if isinstance(loader, DataLoader) and size is not None and size != info.micro_batch:
+            raise errors.InvalidArgument(
+                f"the loader's batch_size is {size}, the config's train_micro_batch_size_per_gpu "
+                f"{info.micro_batch} (train_batch_size {info.train_batch} = {info.micro_batch} x "
+                f"{info.accumulation} micro-steps x {info.world} ranks): make them equal",
+                "take loader")
 
     def _buffer_list(self) -> Iterator[Any]:
         for path, module in self.module.named_modules():
